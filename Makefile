@@ -1,0 +1,31 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+
+.PHONY: setup demo test check bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup
+	$(RUN)/python examples/digits/demo.py
+
+check: setup
+	$(RUN)/ruff check src tests bench examples
+	$(RUN)/ruff format --check src tests bench examples
+	$(RUN)/mypy
+
+test: check
+	$(RUN)/python -m pytest -n 2
+
+bench: setup
+	$(RUN)/python bench/host_speed.py
+	$(RUN)/python bench/memory.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,115 @@
+/* Gradlet runtime: what every kernel may use. Header only; no libc, no globals.
+ *
+ * A kernel is called by every core of the team and takes its own share of the work by core id. It
+ * never waits for another core: barriers stand between kernels. On one processor the port calls it
+ * once per virtual core, so that the result has the same bits as on a real team. */
+#ifndef GL_H
+#define GL_H
+
+#include <stdint.h>
+
+#ifndef GL_CORES
+#define GL_CORES 1
+#endif
+
+typedef struct {
+    int id;
+    int count;
+} gl_core;
+
+typedef struct {
+    int begin;
+    int end;
+} gl_range;
+
+static inline int gl_min(int a, int b) { return a < b ? a : b; }
+static inline int gl_max(int a, int b) { return a > b ? a : b; }
+
+/* The part of 0..n-1 that belongs to this core: equal blocks, the last ones shorter or empty. */
+static inline gl_range gl_share(gl_core me, int n)
+{
+    const int block = (n + me.count - 1) / me.count;
+    const gl_range share = {gl_min(me.id * block, n), gl_min((me.id + 1) * block, n)};
+    return share;
+}
+
+/* Smallest integer >= a / b for b > 0 and any sign of a. */
+static inline int gl_ceil_div(int a, int b) { return a >= 0 ? (a + b - 1) / b : -((-a) / b); }
+
+/* a*b + c with one rounding, on every machine. */
+static inline float gl_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+static inline float gl_from_bits(uint32_t bits)
+{
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t gl_to_bits(float value)
+{
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* exp(x): x = n*ln2 + r, Taylor series of degree 7 in r, then 2^n in two exact steps.
+ * Below -103.97 the result is 0, above 88.73 it is infinite; NaN stays NaN. */
+static inline float gl_exp(float x)
+{
+    if (x != x) return x;
+    if (x > 88.7228394f) return gl_from_bits(0x7f800000u);
+    if (x < -103.972084f) return 0.0f;
+    const int n = (int)(x * 1.44269504f + (x < 0.0f ? -0.5f : 0.5f));
+    float r = gl_fma((float)n, -0.693359375f, x);
+    r = gl_fma((float)n, 2.12194440e-4f, r);
+    float p = 1.98412698e-4f;
+    p = gl_fma(p, r, 1.38888889e-3f);
+    p = gl_fma(p, r, 8.33333333e-3f);
+    p = gl_fma(p, r, 4.16666667e-2f);
+    p = gl_fma(p, r, 1.66666667e-1f);
+    p = gl_fma(p, r, 0.5f);
+    p = gl_fma(p, r, 1.0f);
+    p = gl_fma(p, r, 1.0f);
+    const int half = n / 2;
+    const float low = gl_from_bits((uint32_t)(half + 127) << 23);
+    const float high = gl_from_bits((uint32_t)(n - half + 127) << 23);
+    return p * low * high;
+}
+
+/* log(x) for x > 0: x = m * 2^e with m in [sqrt(1/2), sqrt(2)), then the series of atanh.
+ * log(0) is -infinity, a negative x or NaN gives NaN, infinity stays. */
+static inline float gl_log(float x)
+{
+    if (!(x > 0.0f)) return gl_from_bits(x == 0.0f ? 0xff800000u : 0x7fc00000u);
+    uint32_t bits = gl_to_bits(x);
+    if (bits == 0x7f800000u) return x;
+    int e = 0;
+    if (bits < 0x00800000u) { /* subnormal: make it normal first */
+        bits = gl_to_bits(x * 8388608.0f);
+        e = -23;
+    }
+    e += (int)(bits >> 23) - 127;
+    float m = gl_from_bits((bits & 0x007fffffu) | 0x3f800000u);
+    if (m > 1.41421356f) {
+        m *= 0.5f;
+        e += 1;
+    }
+    const float f = m - 1.0f;
+    const float s = f / (2.0f + f);
+    const float z = s * s;
+    float p = 0.111111111f;
+    p = gl_fma(p, z, 0.142857143f);
+    p = gl_fma(p, z, 0.2f);
+    p = gl_fma(p, z, 0.333333333f);
+    const float tail = gl_fma(s + s, p * z, (float)e * -2.12194440e-4f);
+    return gl_fma((float)e, 0.693359375f, (s + s) + tail);
+}
+
+/* w - lr * (g + decay * w): one SGD step of one weight, the same wherever it is fused. */
+static inline float gl_sgd_step(float w, float g, const float *hyper)
+{
+    return gl_fma(-hyper[0], gl_fma(hyper[1], w, g), w);
+}
+
+#endif

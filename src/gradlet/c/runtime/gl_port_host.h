@@ -1,0 +1,11 @@
+/* Port: one ordinary processor (host, or a single-core MCU). The team's cores run one after the
+ * other inside each kernel call, which is all that a barrier has to guarantee. */
+#ifndef GL_PORT_H
+#define GL_PORT_H
+
+#include "gl.h"
+
+#define GL_EACH_CORE(me) for (gl_core me = {0, GL_CORES}; me.id < me.count; ++me.id)
+#define GL_BARRIER() ((void)0)
+
+#endif

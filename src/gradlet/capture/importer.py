@@ -1,0 +1,153 @@
+"""What the front ends share: an importer that the op files write through, and a list of faults."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gradlet.builder import GraphBuilder
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Attrs, Graph, Shape
+from gradlet.graph_check import check_graph
+from gradlet.ops.base import FromFrontEnd
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A model as a front end saw it: the forward graph and, if given, targets per micro-batch."""
+
+    graph: Graph
+    targets: Array | None = None
+
+
+class Unsupported(GradletError):
+    """One operation that cannot be taken over; capture collects them all before it gives up."""
+
+
+@dataclass
+class Missing:
+    """What a model uses and Gradlet lacks, in the order of appearance."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def note(self, module: str, target: str, shapes: Sequence[str], reason: str) -> None:
+        where = f"module '{module}'" if module else "the top module"
+        operands = f" on {', '.join(shapes)}" if shapes else ""
+        line = f"{where}: {target}{operands}: {reason}"
+        if line not in self.lines:
+            self.lines.append(line)
+
+    def raise_if_any(self, model: str) -> None:
+        if self.lines:
+            listing = "\n  ".join(self.lines)
+            raise GradletError(f"model '{model}' uses what Gradlet does not support:\n  {listing}")
+
+
+def suggestion(target: str, known: Sequence[str]) -> str:
+    """A supported operation of nearly the same name, if there is one, as a hint."""
+    names = {_plain(name): name for name in known}
+    near = difflib.get_close_matches(_plain(target), list(names), n=1, cutoff=0.7)
+    hint = f" (there is {names[near[0]]})" if near else ""
+    return f"no such operation{hint}; build it from supported layers or keep it out of the model"
+
+
+def _plain(target: str) -> str:
+    parts = target.split(".")
+    return parts[1] if len(parts) == 3 else target.lower()
+
+
+class GraphImporter:
+    """The common half of an Importer (see gradlet.ops.base); front ends resolve their operands."""
+
+    def __init__(self, name: str) -> None:
+        self.builder = GraphBuilder(name)
+        self.module = ""
+        self.missing = Missing()
+
+    def shape(self, name: str) -> Shape:
+        return self.builder.tensors[name].shape
+
+    def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
+        return self.builder.add(op, inputs, attrs, module=self.module)
+
+    def constant(self, array: Array) -> str:
+        return self.builder.value(self.builder.fresh("const"), array, "const")
+
+    def unsupported(self, reason: str) -> GradletError:
+        return Unsupported(reason)
+
+    def convert(
+        self, handler: FromFrontEnd | None, call: Any, shapes: Sequence[str], known: Sequence[str]
+    ) -> str | Sequence[str] | None:
+        """Run an op file's handler; None (and a note) if there is none or it refuses."""
+        if handler is None:
+            reason = suggestion(call.target, known)
+            self.missing.note(self.module, call.target, shapes, reason)
+            return None
+        try:
+            return handler(self, call)  # type: ignore[arg-type]
+        except Unsupported as error:
+            self.missing.note(self.module, call.target, shapes, f"not supported: {error}")
+            return None
+
+    def finish(
+        self, inputs: Sequence[str], outputs: Sequence[str], samples: dict[str, Array]
+    ) -> Graph:
+        """The checked graph, without tensors that no node touches."""
+        self.missing.raise_if_any(self.builder.name)
+        nodes = _needed(self.builder, outputs)
+        touched = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+        touched.update((*inputs, *outputs))
+        tensors = {n: t for n, t in self.builder.tensors.items() if n in touched}
+        graph = Graph(
+            self.builder.name,
+            tensors,
+            tuple(nodes),
+            tuple(inputs),
+            tuple(outputs),
+            {name: value for name, value in self.builder.data.items() if name in touched},
+            samples,
+        )
+        refuse_bad_values(graph)
+        check_graph(graph)
+        return graph
+
+
+def _needed(builder: GraphBuilder, outputs: Sequence[str]) -> list[Any]:
+    """Nodes that lead to an output; a model may compute more than it returns."""
+    wanted = set(outputs)
+    kept = []
+    for node in reversed(builder.nodes):
+        if wanted.intersection(node.outputs):
+            kept.append(node)
+            wanted.update(node.inputs)
+    return kept[::-1]
+
+
+def refuse_bad_values(graph: Graph) -> None:
+    """Weights and samples that would poison every result."""
+    for name, value in graph.data.items():
+        if not np.isfinite(value).all():
+            bad = int((~np.isfinite(value)).sum())
+            raise GradletError(
+                f"parameter '{name}' of model '{graph.name}' contains NaN or infinity in {bad} of "
+                f"{value.size} places; repair or retrain the weights first"
+            )
+    for name, value in graph.samples.items():
+        if not np.isfinite(value).all():
+            raise GradletError(f"the example input '{name}' contains NaN or infinity")
+
+
+def stack_batches(array: Array, batch: int, what: str) -> Array:
+    """Samples [S, ...] as micro-batches [S // batch, batch, ...]; what is left over is dropped."""
+    if len(array) < batch:
+        repeats = -(-batch // max(len(array), 1))
+        if len(array) == 0:
+            raise GradletError(f"{what} holds no samples")
+        array = np.concatenate([array] * repeats)[:batch]
+    count = len(array) // batch
+    return array[: count * batch].reshape(count, batch, *array.shape[1:])

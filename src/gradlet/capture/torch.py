@@ -1,0 +1,244 @@
+"""PyTorch front end: `torch.export` gives the forward graph, about one node per layer."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradlet.capture.importer import GraphImporter, Unsupported
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Graph
+from gradlet.ops import TORCH
+from gradlet.ops.base import Call
+
+
+def require_torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise GradletError(
+            "PyTorch is not installed; `pip install gradlet[torch]` brings it"
+        ) from None
+    return torch
+
+
+def capture_module(
+    module: Any, inputs: Sequence[Any], *, name: str, batch: int | None = None
+) -> Graph:
+    """The forward graph of an nn.Module, with its inputs as the first sample."""
+    require_torch()
+    examples = _examples(inputs, batch)
+    program = _export(module, examples, name)
+    importer = _TorchImporter(name, program)
+    importer.walk()
+    samples = {
+        target: example.detach().numpy().astype(np.float32)[None]
+        for target, example in zip(importer.inputs, examples, strict=True)
+    }
+    graph = importer.finish(importer.inputs, importer.outputs, samples)
+    _check_against_module(graph, module, examples)
+    return graph
+
+
+def _examples(inputs: Sequence[Any], batch: int | None) -> tuple[Any, ...]:
+    torch = require_torch()
+    examples = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    for index, value in enumerate(examples):
+        if not isinstance(value, torch.Tensor):
+            raise GradletError(
+                f"example input {index} is a {type(value).__name__}; tensors are needed"
+            )
+        if not value.dtype.is_floating_point:
+            raise GradletError(f"example input {index} has dtype {value.dtype}; floats are needed")
+    if batch is None:
+        return tuple(value.float() for value in examples)
+    if any(value.ndim == 0 for value in examples):
+        raise GradletError("--batch needs inputs with a batch dimension")
+    resized = []
+    for value in examples:
+        repeats = -(-batch // value.shape[0])
+        resized.append(torch.cat([value] * repeats)[:batch].float())
+    return tuple(resized)
+
+
+def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
+    torch = require_torch()
+    if not isinstance(module, torch.nn.Module):
+        raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
+    for path, parameter in module.named_parameters():
+        if not parameter.dtype.is_floating_point:
+            raise GradletError(f"parameter '{path}' has dtype {parameter.dtype}")
+    module = copy.deepcopy(module).float().cpu()
+    examples = tuple(value.detach().clone() for value in examples)
+    try:
+        with torch.enable_grad():
+            module(*examples)
+    except Exception as error:
+        shapes = ", ".join(str(list(value.shape)) for value in examples)
+        raise GradletError(
+            f"model '{name}' fails in PyTorch itself on inputs {shapes}: {_first_line(error)}"
+        ) from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, examples)
+    except Exception as error:
+        raise GradletError(
+            f"torch.export cannot trace model '{name}': {_first_line(error)}\nShapes and control "
+            f"flow must not depend on the data; see the message of `torch.export.export`"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+class _TorchImporter(GraphImporter):
+    """Walks an exported program; fx nodes stand for graph tensors by name."""
+
+    def __init__(self, name: str, program: Any) -> None:
+        super().__init__(name)
+        self.program = program
+        self.names: dict[str, Any] = {}  # fx node -> tensor name(s); absent if it was refused
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self._owners: dict[tuple[int, tuple[int, ...]], str] = {}
+
+    def walk(self) -> None:
+        self._externals()
+        for node in self.program.graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                self._outputs(node.args[0])
+            elif node.op != "placeholder":
+                self.missing.note("", f"{node.op} {node.target}", [], "control flow")
+
+    def _externals(self) -> None:
+        specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        for node in self.program.graph.nodes:
+            if node.op != "placeholder":
+                continue
+            kind = specs[node.name].kind.name
+            if kind == "USER_INPUT":
+                self._input(node)
+            else:
+                self.names[node.name] = self._stored(specs[node.name].target, kind)
+
+    def _input(self, node: Any) -> None:
+        shape = node.meta["val"].shape
+        if not all(isinstance(extent, int) for extent in shape):
+            raise GradletError(f"input '{node.name}' has a dynamic shape {list(shape)}")
+        self.names[node.name] = self.builder.external(node.name, shape, "input")
+        self.inputs.append(node.name)
+
+    def _stored(self, target: str, kind: str) -> str:
+        """A parameter or buffer under its own path; tied ones under the first path."""
+        values = {**self.program.state_dict, **self.program.constants}
+        value = values[target].detach()
+        key = (value.data_ptr(), tuple(value.shape))
+        if value.numel() and key in self._owners:
+            return self._owners[key]
+        role = "param" if kind == "PARAMETER" else "const"
+        if not value.dtype.is_floating_point and kind != "PARAMETER":
+            return target  # counters and the like: only an error if an op reads them
+        self._owners[key] = self.builder.value(target, value.float().numpy(), role)
+        return target
+
+    def _call(self, node: Any) -> None:
+        self.module = _module_path(node)
+        target = str(node.target)
+        args = _positional(node)
+        self._refuse_dynamic(node)
+        shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
+        if target == "<built-in function getitem>":
+            self.names[node.name] = self.names[args[0].name][args[1]]
+            return
+        result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
+        self.names[node.name] = self._stand_in(node.meta.get("val")) if result is None else result
+
+    def _refuse_dynamic(self, node: Any) -> None:
+        shape = list(getattr(node.meta.get("val"), "shape", ()))
+        if not all(isinstance(extent, int) for extent in shape):
+            where = f"module '{self.module}'" if self.module else "the top module"
+            raise GradletError(
+                f"{where}: {node.target} gives a shape {shape} that depends on the data; Gradlet "
+                f"plans memory beforehand and needs static shapes"
+            )
+
+    def _stand_in(self, value: Any) -> Any:
+        """A tensor in place of a refused result, so that the walk finds all that is missing."""
+        if isinstance(value, list | tuple):
+            return [self._stand_in(item) for item in value]
+        shape = [n if isinstance(n, int) else 1 for n in getattr(value, "shape", ())]
+        return self.builder.external(self.builder.fresh("missing"), shape, "activation")
+
+    def _outputs(self, values: Sequence[Any]) -> None:
+        self.outputs = [self.tensor(value) for value in values if value is not None]
+
+    def tensor(self, value: Any) -> str:
+        name = self.names[value.name]
+        if not isinstance(name, str) or name not in self.builder.tensors:
+            raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
+        return name
+
+    def param(self, value: Any) -> str:
+        return self.tensor(value)
+
+    def static(self, value: Any) -> Array:
+        return np.asarray(value)
+
+
+def _module_path(node: Any) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    return str(list(stack.values())[-1][0]) if stack else ""
+
+
+def _positional(node: Any) -> list[Any]:
+    """All arguments in the order of the schema, defaults filled in."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return list(node.args)
+    args = list(node.args)
+    for argument in schema.arguments[len(args) :]:
+        args.append(node.kwargs.get(argument.name, argument.default_value))
+    return args
+
+
+def _flat(args: Sequence[Any]) -> list[Any]:
+    result: list[Any] = []
+    for arg in args:
+        result.extend(_flat(arg) if isinstance(arg, list | tuple) else [arg])
+    return result
+
+
+def _has_shape(arg: Any) -> bool:
+    return hasattr(arg, "meta") and hasattr(arg.meta.get("val"), "shape")
+
+
+def _check_against_module(graph: Graph, module: Any, examples: tuple[Any, ...]) -> None:
+    """The captured program must compute what the module computes, in float64."""
+    from gradlet.reference import evaluate
+
+    torch = require_torch()
+    with torch.no_grad():
+        wide = copy.deepcopy(module).double().cpu()
+        expected = wide(*(value.detach().double() for value in examples))
+    outputs = expected if isinstance(expected, tuple | list) else (expected,)
+    values = {name: value.astype(np.float64) for name, value in graph.data.items()}
+    values.update({name: value[0].astype(np.float64) for name, value in graph.samples.items()})
+    evaluate(graph, values, ("forward",))
+    for name, output in zip(graph.outputs, outputs, strict=True):
+        reference = output.numpy()
+        scale = max(float(np.abs(reference).max()), 1e-30)
+        # float32 weights are exact in float64, so only the order of summation differs
+        if float(np.abs(values[name] - reference).max()) > 1e-9 * scale:
+            raise GradletError(
+                f"the captured graph of '{graph.name}' does not compute what the module computes "
+                f"(output '{name}'); please report this model"
+            )

@@ -1,0 +1,11 @@
+"""The one exception that a user is meant to see: a message, never a traceback."""
+
+from __future__ import annotations
+
+
+class GradletError(Exception):
+    """A mistake that the user can mend; `str()` is the whole message."""
+
+
+class DoesNotFit(GradletError):
+    """The model needs more memory than the target has."""

@@ -1,0 +1,317 @@
+"""The catalogue of kernels: one TOML per family in `c/kernels/`, names derived, text rendered.
+
+A kernel is a family, a mode, an optional epilogue (an update fused into the store), a variant and
+a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from gradlet.dtypes import DTYPES
+from gradlet.ops.base import Size
+
+FOLDER = Path(__file__).parent / "c" / "kernels"
+EPILOGUES = {"sgd": ("hyper:f32",)}
+"""What a fused store reads besides the value; the node that it swallows has the same name."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One pointer argument. dtype '' is the kernel's own."""
+
+    name: str
+    dtype: str = ""
+    optional: bool = False
+
+    @staticmethod
+    def parse(text: str) -> Operand:
+        name, _, dtype = text.rstrip("?").partition(":")
+        return Operand(name, dtype, text.endswith("?"))
+
+
+@dataclass(frozen=True)
+class Mode:
+    name: str
+    doc: str
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    epilogues: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One implementation. `needs` and `scratch` (elements) are arithmetic over the sizes."""
+
+    name: str
+    template: str
+    isa: str
+    modes: tuple[str, ...]
+    needs: str
+    scratch: str
+    params: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    doc: str
+    sizes: tuple[tuple[str, int], ...]  # (field, elements; 0 for a plain number)
+    modes: Mapping[str, Mode]
+    variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    family: str
+    mode: str
+    epilogue: str
+    variant: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        return self.symbol("gl")
+
+    def symbol(self, prefix: str) -> str:
+        stem = "_".join(filter(None, (prefix, self.dtype, self.family, self.mode, self.epilogue)))
+        return f"{stem}__{self.variant}"
+
+
+@cache
+def catalogue() -> dict[str, Family]:
+    families = [_load(path) for path in sorted(FOLDER.glob("*.toml"))]
+    return {family.name: family for family in families}
+
+
+def kernels(dtype: str = "f32") -> Iterator[Kernel]:
+    """Every kernel that can be rendered."""
+    for family in catalogue().values():
+        for mode in family.modes.values():
+            for variant in family.variants:
+                if variant.modes and mode.name not in variant.modes:
+                    continue
+                for epilogue in ("", *mode.epilogues):
+                    yield Kernel(family.name, mode.name, epilogue, variant.name, dtype)
+
+
+def candidates(
+    family: str,
+    mode: str,
+    epilogue: str,
+    sizes: Mapping[str, Size],
+    isa: tuple[str, ...],
+    dtype: str,
+) -> list[Kernel]:
+    """Kernels that compute this on a machine with these instruction sets, plainest first."""
+    entry = catalogue()[family]
+    if epilogue and epilogue not in entry.modes[mode].epilogues:
+        return []
+    return [
+        Kernel(family, mode, epilogue, variant.name, dtype)
+        for variant in entry.variants
+        if variant.isa in isa
+        and (not variant.modes or mode in variant.modes)
+        and (not variant.needs or evaluate(variant.needs, sizes))
+    ]
+
+
+def variant_of(kernel: Kernel) -> Variant:
+    for variant in catalogue()[kernel.family].variants:
+        if variant.name == kernel.variant and (not variant.modes or kernel.mode in variant.modes):
+            return variant
+    raise KeyError(kernel.name)
+
+
+def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    variant = variant_of(kernel)
+    if not variant.scratch:
+        return 0
+    return int(evaluate(variant.scratch, {**sizes, **dict(variant.params), "cores": cores}))
+
+
+def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    """Outputs and inputs in the order of the C arguments, the epilogue's inputs last."""
+    mode = catalogue()[kernel.family].modes[kernel.mode]
+    extra = tuple(Operand.parse(text) for text in EPILOGUES.get(kernel.epilogue, ()))
+    return mode.outputs, (*mode.inputs, *extra)
+
+
+def sizes_type(family: str, prefix: str = "gl") -> str:
+    return f"{prefix}_{family}_sizes"
+
+
+def prototype(kernel: Kernel, prefix: str = "gl") -> str:
+    return f"void {kernel.symbol(prefix)}({', '.join(_parameters(kernel, prefix))})"
+
+
+def sizes_struct(family: str, prefix: str = "gl") -> str:
+    entry = catalogue()[family]
+    fields = " ".join(
+        f"int32_t {name}[{count}];" if count else f"int32_t {name};" for name, count in entry.sizes
+    )
+    return f"typedef struct {{ {fields} }} {sizes_type(family, prefix)};"
+
+
+def render(kernel: Kernel, prefix: str = "gl", header: str = "gl_kernels.h") -> str:
+    """The C file of one kernel."""
+    family, variant = catalogue()[kernel.family], variant_of(kernel)
+    mode = family.modes[kernel.mode]
+    text = (
+        _environment()
+        .get_template(variant.template.format(mode=kernel.mode))
+        .render(
+            T=DTYPES[kernel.dtype].c,
+            mode=kernel.mode,
+            epilogue=kernel.epilogue,
+            opening=prototype(kernel, prefix),
+            sizes_type=sizes_type(kernel.family, prefix),
+            load=lambda place: place,
+            store=_store(kernel),
+            block_params=", ".join(
+                p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
+            ),
+            block_args=", ".join(_argument_names(kernel)),
+            widths=_ladder(dict(variant.params).get("columns", 1)),
+            **dict(variant.params),
+        )
+    )
+    fused = " The store applies one SGD step to the weights." if kernel.epilogue else ""
+    comment = f"/* {kernel.name}: {family.doc}.\n * {mode.doc}.{fused} */\n"
+    return f'{comment}#include "{header}"\n\n{text.strip()}\n'
+
+
+def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
+    """Declarations of some kernels and of the sizes that they take."""
+    families = dict.fromkeys(kernel.family for kernel in kernels_used)
+    guard = f"{prefix.upper()}_KERNELS_H"
+    structs = "\n".join(sizes_struct(family, prefix) for family in families)
+    prototypes = "\n".join(prototype(kernel, prefix) + ";" for kernel in kernels_used)
+    return (
+        "/* The kernels of this network: outputs, inputs, scratch, sizes. Every core calls them. */\n"
+        f"#ifndef {guard}\n#define {guard}\n\n"
+        f'#include "gl.h"\n\n{structs}\n\n{prototypes}\n\n#endif\n'
+    )
+
+
+def _parameters(kernel: Kernel, prefix: str) -> list[str]:
+    outputs, inputs = operands(kernel)
+
+    def c_type(operand: Operand) -> str:
+        return DTYPES[operand.dtype or kernel.dtype].c
+
+    params = ["gl_core me"]
+    params += [f"{c_type(o)} *{o.name}" for o in outputs]
+    params += [f"const {c_type(i)} *{i.name}" for i in inputs]
+    if variant_of(kernel).scratch:
+        params.append(f"{DTYPES[kernel.dtype].c} *scratch")
+    params.append(f"const {sizes_type(kernel.family, prefix)} *s")
+    return params
+
+
+def _argument_names(kernel: Kernel) -> list[str]:
+    outputs, inputs = operands(kernel)
+    return [*(o.name for o in outputs), *(i.name for i in inputs), "s"]
+
+
+def _store(kernel: Kernel) -> Any:
+    def store(array: str, index: str, value: str) -> str:
+        if kernel.epilogue == "sgd":
+            return f"{array}[{index}] = gl_sgd_step({array}[{index}], {value}, hyper);"
+        return f"{array}[{index}] = {value};"
+
+    return store
+
+
+def _ladder(columns: int) -> list[int]:
+    """Block widths that cover any number of columns: the full one, then 4, then 1."""
+    return [columns, *(width for width in (4, 1) if width < columns)]
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _load(path: Path) -> Family:
+    value = tomllib.loads(path.read_text())
+    modes = {
+        name: Mode(
+            name,
+            item["doc"],
+            tuple(map(Operand.parse, item["outputs"])),
+            tuple(map(Operand.parse, item["inputs"])),
+            tuple(item.get("epilogues", ())),
+        )
+        for name, item in value["modes"].items()
+    }
+    variants = tuple(
+        Variant(
+            item["name"].format(**params),
+            item["template"],
+            item.get("isa", "c"),
+            tuple(item.get("modes", ())),
+            item.get("needs", ""),
+            item.get("scratch", ""),
+            tuple(params.items()),
+        )
+        for item in value["variants"]
+        for params in item.get("space", [{}])
+    )
+    return Family(path.stem, value["doc"], tuple(map(_field, value["sizes"])), modes, variants)
+
+
+def _field(text: str) -> tuple[str, int]:
+    name, _, count = text.rstrip("]").partition("[")
+    return name, int(count or 0)
+
+
+_OPERATORS: dict[type, Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
+    """Arithmetic, comparisons, `and`, `or` over the named sizes: all that a TOML may compute."""
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return sizes[node.id]
+            case ast.BinOp():
+                return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+            case ast.Compare(ops=[op], comparators=[right]):
+                return _OPERATORS[type(op)](value(node.left), value(right))
+            case ast.BoolOp():
+                parts = (value(part) for part in node.values)
+                return all(parts) if isinstance(node.op, ast.And) else any(parts)
+        raise ValueError(f"'{expression}' is not simple arithmetic")
+
+    return value(ast.parse(expression, mode="eval").body)

@@ -1,0 +1,252 @@
+"""What an op is: one class with its facts, and the two tables of its front-end spellings.
+
+An op file registers one `Op` per kind of node, and beside it how PyTorch (`aten` overloads) and
+ONNX spell it, so that everything Python knows of an op stands in one file.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+
+
+class ShapeError(GradletError):
+    """Operands that do not fit together; `infer` puts the user's module in front."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a node costs at least: multiply-accumulates, and bytes that must be touched once."""
+
+    macs: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """How a tile along an axis selects a range of one dimension of one operand.
+
+    Steps [a, b) of the axis touch elements [a*step + start, (b-1)*step + start + extent), cut to
+    the dimension. step 1, start 0, extent 1 is a plain slice; anything else is a halo.
+    """
+
+    operand: str
+    dim: int
+    step: int = 1
+    start: int = 0
+    extent: int = 1
+
+    def range(self, begin: int, end: int, size: int) -> tuple[int, int]:
+        low = begin * self.step + self.start
+        high = (end - 1) * self.step + self.start + self.extent
+        return max(0, min(low, size)), max(0, min(high, size))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop of a node. A reduction's tiles must be added up in order; others are free.
+
+    An operand without a span along the axis is needed whole for every tile of it.
+    """
+
+    name: str
+    size: int
+    spans: tuple[Span, ...]
+    reduction: bool = False
+
+
+Size = int | float | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """The kernel family and mode that compute a node, with the sizes that it takes."""
+
+    family: str
+    mode: str
+    sizes: Mapping[str, Size]
+
+
+class Emitter(Protocol):
+    """What a vjp writes with."""
+
+    def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
+
+    def shape(self, name: str) -> Shape: ...
+
+
+class Op(ABC):
+    """The facts of one kind of node. Subclasses fill them in; OPS holds one instance of each.
+
+    linear      the result is bounded by the same op over absolute values (for tolerances)
+    overwrites  inputs whose memory the output may take over, element for element
+    view        the output is the first input's bytes under another shape
+    """
+
+    name: ClassVar[str]
+    inputs: ClassVar[tuple[str, ...]]
+    outputs: ClassVar[tuple[str, ...]] = ("y",)
+    linear: ClassVar[bool] = False
+    overwrites: ClassVar[tuple[str, ...]] = ()
+    view: ClassVar[bool] = False
+
+    @abstractmethod
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...
+
+    @abstractmethod
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]: ...
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        """Gradients of the wanted inputs, by input name, from those of the outputs."""
+        raise GradletError(f"{self.name} cannot be differentiated")
+
+    def work(self, site: Site) -> Work:
+        return Work(0, site.moved_bytes)
+
+    @abstractmethod
+    def axes(self, site: Site) -> tuple[Axis, ...]: ...
+
+    @abstractmethod
+    def lower(self, site: Site) -> Lowering: ...
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        """The forward op as a PyTorch expression, for the oracle; gradients need none."""
+        raise NotImplementedError
+
+    def dtypes(self, *ins: str) -> tuple[str, ...]:
+        return (ins[0],) * len(self.outputs)
+
+    def check_dtypes(self, *ins: Tensor) -> None:
+        for tensor in ins:
+            if tensor.dtype == "i32":
+                raise ShapeError(f"'{tensor.name}' holds integers; floating point is needed")
+
+    def infer(
+        self, attrs: Attrs, ins: tuple[Tensor, ...], module: str = ""
+    ) -> tuple[tuple[Shape, str], ...]:
+        """Shapes and dtypes of the outputs, or an error that names module and shapes."""
+        try:
+            self.check_dtypes(*ins)
+            shapes = self.shape(attrs, *(tensor.shape for tensor in ins))
+        except ShapeError as error:
+            where = f"module '{module}': " if module else ""
+            operands = ", ".join(map(str, ins))
+            raise GradletError(f"{where}{self.name}({operands}): {error}") from None
+        return tuple(zip(shapes, self.dtypes(*(tensor.dtype for tensor in ins)), strict=True))
+
+    def operand(self, site: Site, name: str) -> Tensor | None:
+        """The tensor in the named slot, or None for an optional one that is left out."""
+        slots = [slot.rstrip("?") for slot in self.inputs]
+        if name in slots:
+            index = slots.index(name)
+            return site.ins[index] if index < len(site.ins) else None
+        return site.outs[self.outputs.index(name)]
+
+
+OPS: dict[str, Op] = {}
+
+
+OpClass = TypeVar("OpClass", bound=type[Op])
+
+
+def register(cls: OpClass) -> OpClass:
+    OPS[cls.name] = cls()
+    return cls
+
+
+class Importer(Protocol):
+    """What a front end offers to the op files: operands by position, and a place to write."""
+
+    module: str
+
+    def tensor(self, value: Any) -> str: ...
+
+    def param(self, value: Any) -> str: ...
+
+    def shape(self, name: str) -> Shape: ...
+
+    def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
+
+    def constant(self, array: Array) -> str: ...
+
+    def static(self, value: Any) -> Array:
+        """The value of an operand that must be known when the model is captured."""
+        ...
+
+    def unsupported(self, reason: str) -> GradletError: ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """A front-end operation: positional operands and named attributes, as it has them."""
+
+    target: str
+    args: Sequence[Any]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def arg(self, index: int, default: Any = None) -> Any:
+        if index < len(self.args) and self.args[index] is not None:
+            return self.args[index]
+        return default
+
+    def need(self, name: str) -> Any:
+        if name not in self.attrs:
+            raise GradletError(f"{self.target}: '{name}' is missing")
+        return self.attrs[name]
+
+
+FromFrontEnd = Callable[[Importer, Call], "str | Sequence[str]"]
+TORCH: dict[str, FromFrontEnd] = {}
+ONNX: dict[str, FromFrontEnd] = {}
+
+
+TOML: dict[str, FromFrontEnd] = {}
+
+
+def from_torch(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
+    def note(function: FromFrontEnd) -> FromFrontEnd:
+        TORCH.update(dict.fromkeys(targets, function))
+        return function
+
+    return note
+
+
+def from_onnx(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
+    def note(function: FromFrontEnd) -> FromFrontEnd:
+        ONNX.update(dict.fromkeys(targets, function))
+        return function
+
+    return note
+
+
+def from_toml(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
+    def note(function: FromFrontEnd) -> FromFrontEnd:
+        TOML.update(dict.fromkeys(targets, function))
+        return function
+
+    return note
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """An int or a one- or two-element sequence, as PyTorch takes them, as (height, width)."""
+    items = [value] if isinstance(value, int) else list(value)
+    return (int(items[0]), int(items[-1]))
+
+
+def ints(attrs: Attrs, name: str) -> tuple[int, ...]:
+    value = attrs[name]
+    assert isinstance(value, tuple)
+    return value
+
+
+def integer(attrs: Attrs, name: str) -> int:
+    value = attrs[name]
+    assert isinstance(value, int)
+    return value

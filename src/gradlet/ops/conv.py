@@ -1,0 +1,309 @@
+"""Two-dimensional convolution: any kernel, stride, padding per side, dilation and groups.
+
+Depthwise is groups == channels, pointwise a 1x1 kernel. Feature maps are [N, C, H, W], weights
+[O, C/groups, KH, KW]. `padding` is (top, left, bottom, right).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import (
+    Axis,
+    Call,
+    Emitter,
+    Importer,
+    Lowering,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    from_onnx,
+    from_toml,
+    from_torch,
+    integer,
+    ints,
+    pair,
+    register,
+)
+from gradlet.ops.window import onnx_padding, same_padding, toml_padding, window
+
+
+def _grouped(attrs: Attrs) -> int:
+    return integer(attrs, "groups")
+
+
+def _conv_sizes(attrs: Attrs, x: Shape, w: Shape, y: Shape) -> dict[str, int]:
+    return {
+        "batch": x[0],
+        "in_channels": x[1],
+        "in_h": x[2],
+        "in_w": x[3],
+        "out_channels": y[1],
+        "out_h": y[2],
+        "out_w": y[3],
+        **window(attrs, w[2:]).sizes(),
+        "groups": _grouped(attrs),
+    }
+
+
+def _macs(w: Shape, y: Shape) -> int:
+    return int(np.prod(y)) * int(np.prod(w[1:]))
+
+
+def _group_axis(groups: int, operands: dict[str, tuple[int, int]]) -> Axis:
+    """Groups never mix: each takes its own block of channels of every operand."""
+    spans = []
+    for operand, (dim, channels) in operands.items():
+        block = channels // groups
+        spans.append(Span(operand, dim, block, 0, block))
+    return Axis("groups", groups, tuple(spans))
+
+
+@register
+class Conv2d(Op):
+    name = "conv2d"
+    inputs = ("x", "w", "b?")
+    linear = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        x, w = ins[:2]
+        groups = _grouped(attrs)
+        if len(x) != 4 or len(w) != 4:
+            raise ShapeError("feature maps and weights need four dimensions")
+        if x[1] != w[1] * groups:
+            raise ShapeError(f"{x[1]} input channels, but the weights take {w[1]} x {groups}")
+        if w[0] % groups:
+            raise ShapeError(f"{w[0]} output channels cannot be split into {groups} groups")
+        if len(ins) == 3 and ins[2] != (w[0],):
+            raise ShapeError(f"the bias has shape {ins[2]}, not ({w[0]},)")
+        return ((x[0], w[0], *window(attrs, w[2:]).output(*x[2:])),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        x, w = ins[:2]
+        groups = _grouped(attrs)
+        views = np.split(window(attrs, w.shape[2:]).windows(x), groups, axis=1)
+        parts = [
+            np.tensordot(view, part, axes=([1, 4, 5], [1, 2, 3])).transpose(0, 3, 1, 2)
+            for view, part in zip(views, np.split(w, groups, axis=0), strict=True)
+        ]
+        y = np.concatenate(parts, axis=1)
+        return (y + ins[2][:, None, None] if len(ins) == 3 else y,)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        x, w = site.node.inputs[:2]
+        result = {}
+        if "x" in wanted:
+            attrs = {**site.attrs, "size": site.ins[0].shape[2:]}
+            result["x"] = emit.add("conv2d_input_grad", [grads[0], w], attrs)
+        if "w" in wanted:
+            attrs = {**site.attrs, "kernel": site.ins[1].shape[2:]}
+            result["w"] = emit.add("conv2d_weight_grad", [grads[0], x], attrs)
+        if "b" in wanted:
+            result["b"] = emit.add("sum", [grads[0]], {"axes": (0, 2, 3)})
+        return result
+
+    def work(self, site: Site) -> Work:
+        return Work(_macs(site.ins[1].shape, site.outs[0].shape), site.moved_bytes)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
+        slide = window(site.attrs, w[2:])
+        bias = {"b": (0, y[1])} if len(site.ins) == 3 else {}
+        axes = [
+            Axis("batch", x[0], (Span("x", 0), Span("y", 0))),
+            Axis("rows", y[2], (slide.forward_span("x", 0), Span("y", 2))),
+            Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3))),
+        ]
+        if _grouped(site.attrs) > 1:
+            operands = {"x": (1, x[1]), "w": (0, w[0]), "y": (1, y[1]), **bias}
+            return (*axes, _group_axis(_grouped(site.attrs), operands))
+        out_spans = (Span("w", 0), *(Span(b, 0) for b in bias), Span("y", 1))
+        in_spans = (Span("x", 1), Span("w", 1))
+        return (
+            *axes,
+            Axis("out_channels", y[1], out_spans),
+            Axis("in_channels", x[1], in_spans, reduction=True),
+        )
+
+    def lower(self, site: Site) -> Lowering:
+        x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
+        return Lowering("conv2d", "forward", _conv_sizes(site.attrs, x, w, y))
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        top, left, bottom, right = ints(attrs, "padding")
+        x, padding = ins[0], f"({top}, {left})"
+        if (top, left) != (bottom, right):
+            x, padding = f"F.pad({x}, ({left}, {right}, {top}, {bottom}))", "0"
+        bias = ins[2] if len(ins) == 3 else "None"
+        return (
+            f"F.conv2d({x}, {ins[1]}, {bias}, stride={attrs['stride']}, padding={padding}, "
+            f"dilation={attrs['dilation']}, groups={attrs['groups']})"
+        )
+
+
+@register
+class Conv2dInputGrad(Op):
+    name = "conv2d_input_grad"
+    inputs = ("dy", "w")
+    outputs = ("dx",)
+    linear = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        dy, w = ins
+        return ((dy[0], w[1] * _grouped(attrs), *ints(attrs, "size")),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        dy, w = ins
+        groups = _grouped(attrs)
+        slide = window(attrs, w.shape[2:])
+        height, width = ints(attrs, "size")
+        top, left, bottom, right = slide.padding
+        shape = (dy.shape[0], w.shape[1] * groups, height + top + bottom, width + left + right)
+        padded = np.zeros(shape, dtype=np.result_type(dy, w))
+        for i in range(slide.kernel[0]):
+            for j in range(slide.kernel[1]):
+                target = padded[slide.taps(i, j, dy.shape[2:])]
+                parts = [
+                    np.tensordot(d, p[:, :, i, j], axes=([1], [0])).transpose(0, 3, 1, 2)
+                    for d, p in zip(
+                        np.split(dy, groups, axis=1), np.split(w, groups, axis=0), strict=True
+                    )
+                ]
+                target += np.concatenate(parts, axis=1)
+        return (padded[:, :, top : top + height, left : left + width],)
+
+    def work(self, site: Site) -> Work:
+        return Work(_macs(site.ins[1].shape, site.ins[0].shape), site.moved_bytes)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        dy, w, dx = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
+        slide = window(site.attrs, w[2:])
+        axes = [
+            Axis("batch", dy[0], (Span("dy", 0), Span("dx", 0))),
+            slide.backward_axis(0, dx[2], "dy", "dx"),
+            slide.backward_axis(1, dx[3], "dy", "dx"),
+        ]
+        if _grouped(site.attrs) > 1:
+            operands = {"dy": (1, dy[1]), "w": (0, w[0]), "dx": (1, dx[1])}
+            return (*axes, _group_axis(_grouped(site.attrs), operands))
+        return (
+            *axes,
+            Axis("in_channels", dx[1], (Span("w", 1), Span("dx", 1))),
+            Axis("out_channels", dy[1], (Span("dy", 1), Span("w", 0)), reduction=True),
+        )
+
+    def lower(self, site: Site) -> Lowering:
+        dy, w, dx = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
+        return Lowering("conv2d", "input_grad", _conv_sizes(site.attrs, dx, w, dy))
+
+
+@register
+class Conv2dWeightGrad(Op):
+    name = "conv2d_weight_grad"
+    inputs = ("dy", "x")
+    outputs = ("dw",)
+    linear = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        dy, x = ins
+        return ((dy[1], x[1] // _grouped(attrs), *ints(attrs, "kernel")),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        dy, x = ins
+        groups = _grouped(attrs)
+        views = np.split(window(attrs, ints(attrs, "kernel")).windows(x), groups, axis=1)
+        parts = [
+            np.tensordot(d, view, axes=([0, 2, 3], [0, 2, 3]))
+            for d, view in zip(np.split(dy, groups, axis=1), views, strict=True)
+        ]
+        return (np.concatenate(parts, axis=0),)
+
+    def work(self, site: Site) -> Work:
+        return Work(_macs(site.outs[0].shape, site.ins[0].shape), site.moved_bytes)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
+        slide = window(site.attrs, dw[2:])
+        rows = (Span("dy", 2), slide.forward_span("x", 0))
+        columns = (Span("dy", 3), slide.forward_span("x", 1))
+        axes = [
+            Axis("batch", dy[0], (Span("dy", 0), Span("x", 0)), reduction=True),
+            Axis("rows", dy[2], rows, reduction=True),
+            Axis("columns", dy[3], columns, reduction=True),
+        ]
+        if _grouped(site.attrs) > 1:
+            operands = {"dy": (1, dy[1]), "x": (1, x[1]), "dw": (0, dw[0])}
+            return (*axes, _group_axis(_grouped(site.attrs), operands))
+        return (
+            *axes,
+            Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0))),
+            Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))),
+        )
+
+    def lower(self, site: Site) -> Lowering:
+        dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
+        return Lowering("conv2d", "weight_grad", _conv_sizes(site.attrs, x, dw, dy))
+
+
+def _attrs(stride: Any, padding: tuple[int, ...], dilation: Any, groups: int) -> Attrs:
+    return {
+        "stride": pair(stride),
+        "padding": padding,
+        "dilation": pair(dilation),
+        "groups": int(groups),
+    }
+
+
+@from_torch("aten.conv2d.default", "aten.conv2d.padding")
+def _torch_conv2d(imp: Importer, call: Call) -> str:
+    x, weight, bias, stride, padding, dilation, groups = call.args[:7]
+    operands = [imp.tensor(x), *(imp.param(v) for v in (weight, bias) if v is not None)]
+    shape, kernel = imp.shape(operands[0]), imp.shape(operands[1])[2:]
+    if padding == "same":
+        sides = same_padding(shape[-2:], kernel, (1, 1), pair(dilation))
+    else:
+        sides = pair(0 if padding == "valid" else padding) * 2
+    attrs = _attrs(stride, sides, dilation, groups)
+    if len(shape) == 4:
+        return imp.add("conv2d", operands, attrs)
+    operands[0] = imp.add("reshape", [operands[0]], {"shape": (1, *shape)})
+    y = imp.add("conv2d", operands, attrs)
+    return imp.add("reshape", [y], {"shape": imp.shape(y)[1:]})
+
+
+@from_onnx("Conv")
+def _onnx_conv(imp: Importer, call: Call) -> str:
+    operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
+    if call.arg(2) is not None:
+        operands.append(imp.param(call.args[2]))
+    if len(imp.shape(operands[0])) != 4:
+        raise imp.unsupported("convolution over other than two spatial dimensions")
+    kernel = imp.shape(operands[1])[2:]
+    sides = onnx_padding(imp, call, imp.shape(operands[0])[2:], kernel)
+    stride, dilation = call.attrs.get("strides", [1, 1]), call.attrs.get("dilations", [1, 1])
+    attrs = _attrs(stride, sides, dilation, call.attrs.get("group", 1))
+    return imp.add("conv2d", operands, attrs)
+
+
+@from_toml("conv2d")
+def _toml_conv2d(imp: Importer, call: Call) -> str:
+    x = call.args[0]
+    channels = imp.shape(x)[1]
+    groups = int(call.attrs.get("groups", 1))
+    out, kernel = int(call.need("out")), pair(call.need("kernel"))
+    if groups < 1 or channels % groups:
+        raise imp.unsupported(f"{channels} channels in {groups} groups")
+    fan_in = channels // groups * kernel[0] * kernel[1]
+    operands = [x, imp.param(("weight", (out, channels // groups, *kernel), fan_in))]
+    if call.attrs.get("bias", True):
+        operands.append(imp.param(("bias", (out,), fan_in)))
+    sides = toml_padding(call.attrs.get("padding", 0))
+    stride, dilation = call.attrs.get("stride", 1), call.attrs.get("dilation", 1)
+    return imp.add("conv2d", operands, _attrs(stride, sides, dilation, groups))

@@ -1,0 +1,245 @@
+"""Reshape (flatten, squeeze, view: no bytes move) and transpose (any permutation)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import (
+    Axis,
+    Call,
+    Emitter,
+    Importer,
+    Lowering,
+    Op,
+    ShapeError,
+    Span,
+    from_onnx,
+    from_toml,
+    from_torch,
+    ints,
+    register,
+)
+from gradlet.ops.pointwise import merge, padded, row_major
+
+
+@register
+class Reshape(Op):
+    name = "reshape"
+    inputs = ("x",)
+    linear = True
+    view = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        target = ints(attrs, "shape")
+        if np.prod(target, dtype=int) != np.prod(ins[0], dtype=int):
+            raise ShapeError(f"{ins[0]} cannot be viewed as {target}")
+        return (target,)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        return (ins[0].reshape(ints(attrs, "shape")),)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        return {"x": emit.add("reshape", [grads[0]], {"shape": site.ins[0].shape})}
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        x, y = site.ins[0].shape, site.outs[0].shape
+        shared = 0  # leading dimensions that both shapes have in common may be tiled
+        while shared < min(len(x), len(y)) and x[shared] == y[shared]:
+            shared += 1
+        return tuple(
+            Axis(f"dim{dim}", x[dim], (Span("x", dim), Span("y", dim))) for dim in range(shared)
+        )
+
+    def lower(self, site: Site) -> Lowering:
+        return Lowering("permute", "copy", _permute_sizes((site.outs[0].elements,), (1,)))
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        return f"{ins[0]}.reshape({ints(attrs, 'shape')})"
+
+
+@register
+class Transpose(Op):
+    name = "transpose"
+    inputs = ("x",)
+    linear = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        axes = ints(attrs, "axes")
+        if sorted(axes) != list(range(len(ins[0]))):
+            raise ShapeError(f"{axes} is not a permutation of the dimensions")
+        return (tuple(ins[0][axis] for axis in axes),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        return (ins[0].transpose(ints(attrs, "axes")),)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        inverse = tuple(int(axis) for axis in np.argsort(ints(site.attrs, "axes")))
+        return {"x": emit.add("transpose", [grads[0]], {"axes": inverse})}
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return tuple(
+            Axis(f"dim{dim}", site.outs[0].shape[dim], (Span("x", source), Span("y", dim)))
+            for dim, source in enumerate(ints(site.attrs, "axes"))
+        )
+
+    def lower(self, site: Site) -> Lowering:
+        steps = row_major(site.ins[0].shape)
+        strides = tuple(steps[axis] for axis in ints(site.attrs, "axes"))
+        return Lowering("permute", "copy", _permute_sizes(site.outs[0].shape, strides))
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        return f"{ins[0]}.permute({ints(attrs, 'axes')})"
+
+
+def _permute_sizes(shape: Shape, strides: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    extents, (x_step,) = merge(shape, [strides])
+    return {"extent": padded(extents, 1), "x_step": padded(x_step, 0)}
+
+
+def _reshape(imp: Importer, x: str, shape: Sequence[int]) -> str:
+    """Reshape with at most one -1; nothing is added when the shape stays."""
+    own = imp.shape(x)
+    target = [int(extent) for extent in shape]
+    if target.count(-1) == 1:
+        known = int(np.prod([extent for extent in target if extent != -1], dtype=int))
+        target[target.index(-1)] = int(np.prod(own, dtype=int)) // max(known, 1)
+    return x if tuple(target) == own else imp.add("reshape", [x], {"shape": tuple(target)})
+
+
+def _flatten(imp: Importer, x: str, start: int, end: int) -> str:
+    shape = imp.shape(x)
+    start, end = start % max(len(shape), 1), end % max(len(shape), 1)
+    return _reshape(imp, x, (*shape[:start], -1, *shape[end + 1 :]))
+
+
+def _transpose(imp: Importer, x: str, axes: Sequence[int]) -> str:
+    order = tuple(int(axis) % len(axes) for axis in axes)
+    return x if order == tuple(range(len(order))) else imp.add("transpose", [x], {"axes": order})
+
+
+def _unsqueeze(imp: Importer, x: str, axes: Sequence[int]) -> str:
+    shape = list(imp.shape(x))
+    rank = len(shape) + len(axes)
+    for axis in sorted(int(axis) % rank for axis in axes):
+        shape.insert(axis, 1)
+    return _reshape(imp, x, shape)
+
+
+def _squeeze(imp: Importer, x: str, axes: Sequence[int] | None) -> str:
+    shape = imp.shape(x)
+    gone = range(len(shape)) if axes is None else [int(axis) % len(shape) for axis in axes]
+    return _reshape(imp, x, [n for dim, n in enumerate(shape) if dim not in gone or n != 1])
+
+
+@from_torch("aten.view.default", "aten.reshape.default")
+def _torch_view(imp: Importer, call: Call) -> str:
+    return _reshape(imp, imp.tensor(call.args[0]), call.args[1])
+
+
+@from_torch("aten.flatten.using_ints")
+def _torch_flatten(imp: Importer, call: Call) -> str:
+    return _flatten(imp, imp.tensor(call.args[0]), call.arg(1, 0), call.arg(2, -1))
+
+
+@from_torch("aten.unsqueeze.default")
+def _torch_unsqueeze(imp: Importer, call: Call) -> str:
+    return _unsqueeze(imp, imp.tensor(call.args[0]), [call.args[1]])
+
+
+@from_torch("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
+def _torch_squeeze(imp: Importer, call: Call) -> str:
+    axes = call.arg(1)
+    return _squeeze(imp, imp.tensor(call.args[0]), [axes] if isinstance(axes, int) else axes)
+
+
+@from_torch("aten.permute.default")
+def _torch_permute(imp: Importer, call: Call) -> str:
+    return _transpose(imp, imp.tensor(call.args[0]), call.args[1])
+
+
+@from_torch("aten.transpose.int", "aten.t.default", "aten.numpy_T.default")
+def _torch_transpose(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    axes = list(range(len(imp.shape(x))))
+    first, second = (call.args[1], call.args[2]) if call.target == "aten.transpose.int" else (0, -1)
+    if axes:
+        axes[first], axes[second] = axes[second], axes[first]
+    return _transpose(imp, x, axes)
+
+
+@from_torch(
+    "aten.contiguous.default", "aten.clone.default", "aten.alias.default", "aten.detach.default"
+)
+@from_onnx("Identity")
+def _same(imp: Importer, call: Call) -> str:
+    return imp.tensor(call.args[0])
+
+
+@from_torch("aten.dropout.default", "aten.feature_dropout.default")
+def _torch_dropout(imp: Importer, call: Call) -> str:
+    if call.args[2] and call.args[1] > 0:
+        raise imp.unsupported("dropout in training mode; call .eval() on it, or set p to 0")
+    return imp.tensor(call.args[0])
+
+
+@from_onnx("Dropout")
+def _onnx_dropout(imp: Importer, call: Call) -> str:
+    if call.arg(2) is not None and bool(imp.static(call.args[2])):
+        raise imp.unsupported("dropout in training mode")
+    return imp.tensor(call.args[0])
+
+
+@from_onnx("Reshape")
+def _onnx_reshape(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    target = [int(extent) for extent in imp.static(call.args[1])]
+    if not call.attrs.get("allowzero", 0):
+        own = imp.shape(x)
+        target = [own[dim] if extent == 0 else extent for dim, extent in enumerate(target)]
+    return _reshape(imp, x, target)
+
+
+@from_onnx("Flatten")
+def _onnx_flatten(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    shape = imp.shape(x)
+    axis = call.attrs.get("axis", 1)
+    axis = axis + len(shape) if axis < 0 else axis
+    return _reshape(imp, x, (int(np.prod(shape[:axis], dtype=int)), -1))
+
+
+@from_onnx("Transpose")
+def _onnx_transpose(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    return _transpose(imp, x, call.attrs.get("perm", range(len(imp.shape(x)))[::-1]))
+
+
+@from_onnx("Squeeze", "Unsqueeze")
+def _onnx_squeeze(imp: Importer, call: Call) -> str:
+    axes = call.attrs.get("axes")  # an operand since opset 13
+    if axes is None and call.arg(1) is not None:
+        axes = [int(axis) for axis in imp.static(call.args[1])]
+    x = imp.tensor(call.args[0])
+    return _squeeze(imp, x, axes) if call.target == "Squeeze" else _unsqueeze(imp, x, axes or [])
+
+
+@from_toml("flatten")
+def _toml_flatten(imp: Importer, call: Call) -> str:
+    return _flatten(imp, call.args[0], 1, -1)
+
+
+@from_toml("reshape")
+def _toml_reshape(imp: Importer, call: Call) -> str:
+    return _reshape(imp, call.args[0], (imp.shape(call.args[0])[0], *call.need("shape")))
+
+
+@from_toml("transpose")
+def _toml_transpose(imp: Importer, call: Call) -> str:
+    return _transpose(imp, call.args[0], call.need("axes"))

@@ -1,0 +1,148 @@
+"""From a training graph and a target to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradlet.dtypes import DTYPES
+from gradlet.errors import DoesNotFit, GradletError
+from gradlet.graph import Graph
+from gradlet.kernels import Kernel, candidates, scratch_elements
+from gradlet.ops import OPS
+from gradlet.plan.alias import Storage, share_storage
+from gradlet.plan.check import check_plan
+from gradlet.plan.model import Buffer, Call, Plan
+from gradlet.plan.order import Unit, ordered_units
+from gradlet.plan.place import Request, lower_bound, place
+from gradlet.target import Target
+
+__all__ = ["Buffer", "Call", "Plan", "check_plan", "plan"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be switched off, mostly to show that it changes no result."""
+
+    fuse: bool = True
+    variants: Mapping[str, str] | None = None  # kernel variant by family, else the last that fits
+
+
+def plan(
+    graph: Graph, target: Target, *, prefix: str = "net", options: Options | None = None
+) -> Plan:
+    """Order, kernels and addresses for a one-level target; checked before it is returned."""
+    options = options or Options()
+    if not prefix.isidentifier() or not prefix.isascii():
+        raise GradletError(f"prefix '{prefix}' cannot begin a C name")
+    units = ordered_units(graph, fuse=options.fuse)
+    computing = [unit for unit in units if not OPS[unit.nodes[0].op].view]
+    calls = [_call(graph, target, unit, options) for unit in computing]
+    storages = share_storage(graph, units, computing)
+    requests, persistent = _requests(graph, target, calls, storages)
+    memory = target.memories[-1]
+    offsets = place(requests, memory.align)
+    buffers = [
+        *_persistent_buffers(persistent, memory.name, memory.align),
+        *(
+            Buffer(
+                r.name,
+                memory.name,
+                "arena",
+                offsets[r.name],
+                r.bytes,
+                r.first,
+                r.last,
+                storages[r.name].tensors if r.name in storages else (r.name,),
+            )
+            for r in requests
+        ),
+    ]
+    bound = lower_bound(requests) + sum(storage.bytes for storage in persistent)
+    result = Plan(prefix, target, graph, tuple(calls), tuple(buffers), bound)
+    _check_fit(result)
+    check_plan(result)
+    return result
+
+
+def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
+    first, last = unit.nodes[0], unit.nodes[-1]
+    op = OPS[first.op]
+    site = graph.site(first)
+    lowering = op.lower(site)
+    epilogue = last.op if last is not first else ""
+    dtype = "f32"
+    found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
+    wanted = (options.variants or {}).get(lowering.family)
+    kernel = next((k for k in found if k.variant == wanted), found[-1])
+    slots = len(op.inputs)
+    inputs = first.inputs + ("",) * (slots - len(first.inputs))
+    if epilogue:
+        inputs += last.inputs[2:]
+    scratch = scratch_elements(kernel, lowering.sizes, target.cores)
+    return Call(
+        tuple(node.name for node in unit.nodes),
+        unit.phase,
+        kernel,
+        last.outputs,
+        inputs,
+        lowering.sizes,
+        f"scratch.{last.name}" if scratch else "",
+        sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
+    )
+
+
+def _requests(
+    graph: Graph, target: Target, calls: list[Call], storages: dict[str, Storage]
+) -> tuple[list[Request], list[Storage]]:
+    """What the arena must hold and when, and what lives outside it for ever."""
+    requests, persistent = [], []
+    for storage in storages.values():
+        if storage.region != "arena":
+            persistent.append(storage)
+        else:
+            requests.append(Request(storage.name, storage.bytes, storage.first, storage.last))
+    for index, call in enumerate(calls):
+        if call.scratch:
+            elements = scratch_elements(call.kernel, call.sizes, target.cores)
+            size = elements * DTYPES[call.kernel.dtype].bytes
+            requests.append(Request(call.scratch, size, index, index))
+    return requests, persistent
+
+
+def _persistent_buffers(storages: list[Storage], level: str, align: int) -> list[Buffer]:
+    buffers = []
+    ends = {"weights": 0, "constants": 0}
+    for storage in storages:
+        offset = -(-ends[storage.region] // align) * align
+        ends[storage.region] = offset + storage.bytes
+        buffers.append(
+            Buffer(
+                storage.name,
+                level,
+                storage.region,
+                offset,
+                storage.bytes,
+                storage.first,
+                storage.last,
+                storage.tensors,
+            )
+        )
+    return buffers
+
+
+def _check_fit(plan: Plan) -> None:
+    memory = plan.target.memories[-1]
+    if plan.used <= memory.size:
+        return
+    largest = sorted(plan.buffers, key=lambda b: (-b.bytes, b.name))[:3]
+    consumers = ", ".join(f"{b.tensors[0]} ({b.bytes:,} bytes)" for b in largest)
+    raise DoesNotFit(
+        f"model '{plan.graph.name}' does not fit: it needs {plan.used:,} bytes of {memory.name}, "
+        f"the target '{plan.target.name}' has {memory.size:,} ({plan.used - memory.size:,} "
+        f"missing).\nThe largest consumers: {consumers}.\nA smaller --batch, --update last:N or a "
+        f"smaller input lowers the need."
+    )
+
+
+__all__ += ["Kernel", "Options"]

@@ -1,0 +1,151 @@
+"""Replays a plan over a shadow memory, with none of the planner's code.
+
+Every four bytes of every region remember which value was last written there. A call must find its
+inputs, whole and unspoilt; two steps are replayed, so that what a step leaves behind is what the
+next one expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Graph
+from gradlet.kernels import scratch_elements
+from gradlet.plan.model import Buffer, Call, Plan
+
+WORD = 4
+
+
+def check_plan(plan: Plan) -> None:
+    faults = [*_layout(plan), *_coverage(plan)]
+    if not faults:
+        faults = list(_replay(plan))
+    if faults:
+        shown = "\n  ".join(faults[:10])
+        raise GradletError(f"plan of '{plan.graph.name}' is not sound:\n  {shown}")
+
+
+def _layout(plan: Plan) -> Iterator[str]:
+    sizes = {memory.name: memory for memory in plan.target.memories}
+    seen: set[str] = set()
+    used: dict[str, int] = {}
+    for buffer in plan.buffers:
+        if buffer.level not in sizes:
+            yield f"'{buffer.name}' is in the unknown memory {buffer.level}"
+            continue
+        if buffer.offset < 0 or buffer.offset % sizes[buffer.level].align:
+            yield f"'{buffer.name}' is not aligned"
+        for name in buffer.tensors:
+            if name in seen:
+                yield f"'{name}' lives in two buffers"
+            seen.add(name)
+            tensor = plan.graph.tensors.get(name)
+            if tensor is not None and tensor.bytes > buffer.bytes:
+                yield f"'{name}' is larger than its buffer '{buffer.name}'"
+        key = f"{buffer.level} {buffer.region}"
+        used[key] = max(used.get(key, 0), buffer.offset + buffer.bytes)
+    for level, memory in sizes.items():
+        total = sum(size for key, size in used.items() if key.startswith(level + " "))
+        if total > memory.size:
+            yield f"{level} needs {total} bytes and has {memory.size}"
+
+
+def _coverage(plan: Plan) -> Iterator[str]:
+    """Each node that computes is in exactly one call, after what it depends on."""
+    from gradlet.ops import OPS
+
+    done = [name for call in plan.calls for name in call.nodes]
+    expected = [node.name for node in plan.graph.nodes if not OPS[node.op].view]
+    if sorted(done) != sorted(expected):
+        yield f"calls compute {sorted(set(done) ^ set(expected))} never or twice"
+    buffers = {name for buffer in plan.buffers for name in buffer.tensors}
+    for call in plan.calls:
+        names = [*call.outputs, *filter(None, call.inputs), *filter(None, [call.scratch])]
+        for name in names:
+            if name not in buffers:
+                yield f"'{call.name}' touches '{name}', which has no address"
+
+
+class _Shadow:
+    def __init__(self, plan: Plan) -> None:
+        self.places = {name: buffer for buffer in plan.buffers for name in buffer.tensors}
+        self.graph = plan.graph
+        ends: dict[tuple[str, str], int] = {}
+        for b in plan.buffers:
+            key = (b.level, b.region)
+            ends[key] = max(ends.get(key, 0), b.offset + b.bytes)
+        self.words = {key: np.full(-(-end // WORD), -1, np.int64) for key, end in ends.items()}
+        self.ids: dict[str, int] = {}
+
+    def span(self, buffer: Buffer, size: int) -> Array:
+        words = self.words[buffer.level, buffer.region]
+        return words[buffer.offset // WORD : -(-(buffer.offset + size) // WORD)]
+
+    def value(self, name: str) -> int:
+        return self.ids.setdefault(name, len(self.ids))
+
+    def write(self, name: str) -> None:
+        self.span(self.places[name], self.graph.tensors[name].bytes)[:] = self.value(name)
+
+    def holds(self, name: str) -> bool:
+        span = self.span(self.places[name], self.graph.tensors[name].bytes)
+        return bool((span == self.value(name)).all())
+
+
+def _replay(plan: Plan) -> Iterator[str]:
+    shadow = _Shadow(plan)
+    source = _sources(plan.graph)
+    for tensor in plan.graph.of_role("param", "const", "state"):
+        if tensor.name in shadow.places:
+            shadow.write(tensor.name)
+    for step in (1, 2):
+        for tensor in plan.graph.of_role("input", "target"):
+            if tensor.name in shadow.places:
+                shadow.write(tensor.name)
+        for call in plan.calls:
+            for fault in _replay_call(plan, shadow, source, call):
+                yield f"step {step}: {fault}"
+        for name in (*plan.graph.outputs, *filter(None, [plan.graph.loss])):
+            if not shadow.holds(source[name]):
+                yield f"step {step}: '{name}' is spoilt before the end"
+        final = dict(plan.graph.updates)
+        for old, new in final.items():
+            if shadow.places[old] is not shadow.places[new]:
+                yield f"'{new}' does not replace '{old}' in place"
+            elif not shadow.holds(new):
+                yield f"step {step}: the update '{new}' is not there at the end"
+            shadow.write(old)
+
+
+def _replay_call(plan: Plan, shadow: _Shadow, source: dict[str, str], call: Call) -> Iterator[str]:
+    nodes = {node.name: node for node in plan.graph.nodes}
+    made = {name for n in call.nodes for name in nodes[n].outputs}
+    reads = [name for n in call.nodes for name in nodes[n].inputs if name not in made]
+    for name in reads:
+        if not shadow.holds(source[name]):
+            yield f"'{call.name}' reads '{name}', but something else is there"
+    if call.scratch:
+        buffer = shadow.places[call.scratch]
+        needed = scratch_elements(call.kernel, call.sizes, plan.target.cores) * WORD
+        if buffer.bytes < needed:
+            yield f"the scratch of '{call.name}' has {buffer.bytes} bytes, not {needed}"
+        shadow.span(buffer, buffer.bytes)[:] = -1
+        for name in reads:  # scratch must not lie on an operand
+            if not shadow.holds(source[name]):
+                yield f"the scratch of '{call.name}' overlaps '{name}'"
+    for name in call.outputs:
+        shadow.write(name)
+
+
+def _sources(graph: Graph) -> dict[str, str]:
+    """The tensor whose bytes each tensor shows: itself, or what it is a view of."""
+    from gradlet.ops import OPS
+
+    source = {name: name for name in graph.tensors}
+    for node in graph.nodes:
+        if OPS[node.op].view:
+            source[node.outputs[0]] = source[node.inputs[0]]
+    return source

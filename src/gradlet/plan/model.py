@@ -1,0 +1,150 @@
+"""Plan: the order, kernel and address of everything. Nothing later decides anything more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gradlet.graph import Graph
+from gradlet.kernels import Kernel
+from gradlet.ops.base import Size
+from gradlet.target import Target
+
+REGIONS = ("arena", "weights", "constants")
+"""arena: activations, gradients, scratch. weights: what survives a step and changes. constants:
+what never changes, and may stay in flash."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Bytes at one address, live from call `first` to call `last`, shared by `tensors` in turn."""
+
+    name: str
+    level: str
+    region: str
+    offset: int
+    bytes: int
+    first: int
+    last: int
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call. `nodes` are the graph's nodes that it computes; the last gives the name."""
+
+    nodes: tuple[str, ...]
+    phase: str
+    kernel: Kernel
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    sizes: Mapping[str, Size]
+    scratch: str
+    macs: int
+
+    @property
+    def name(self) -> str:
+        return self.nodes[-1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    prefix: str
+    target: Target
+    graph: Graph
+    calls: tuple[Call, ...]
+    buffers: tuple[Buffer, ...]
+    lower_bound: int
+
+    def buffer_of(self) -> dict[str, Buffer]:
+        return {name: buffer for buffer in self.buffers for name in buffer.tensors}
+
+    def region_bytes(self, region: str) -> int:
+        ends = [b.offset + b.bytes for b in self.buffers if b.region == region]
+        return max(ends, default=0)
+
+    @property
+    def used(self) -> int:
+        return sum(self.region_bytes(region) for region in REGIONS)
+
+    def memory(self) -> dict[str, Any]:
+        """Bytes used and there per level, and the least that this order of calls needs."""
+        levels = {m.name: {"used": 0, "size": m.size} for m in self.target.memories}
+        levels[self.target.memories[-1].name]["used"] = self.used
+        return {**levels, "lower_bound": self.lower_bound}
+
+    def macs(self) -> dict[str, int]:
+        """Multiply-accumulates of one micro-batch, by the mission's three steps."""
+        totals = {"forward": 0, "weight_grad": 0, "input_grad": 0}
+        parameters = {grad for name, grad in self.graph.grads if name in set(self.graph.trained)}
+        producers = {name: node for node in self.graph.nodes for name in node.outputs}
+        weight_nodes = {producers[grad].name for grad in parameters if grad in producers}
+        for call in self.calls:
+            if call.phase == "forward":
+                totals["forward"] += call.macs
+            elif call.nodes[0] in weight_nodes:
+                totals["weight_grad"] += call.macs
+            elif call.phase == "backward":
+                totals["input_grad"] += call.macs
+        return totals
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self)) + "\n"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "prefix": self.prefix,
+            "target": self.target.to_json(),
+            "calls": [asdict(call) for call in self.calls],
+            "buffers": [asdict(buffer) for buffer in self.buffers],
+            "lower_bound": self.lower_bound,
+            "graph": self.graph.to_json(),
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Plan:
+        return Plan(
+            value["prefix"],
+            Target.from_json(value["target"]),
+            Graph.from_json(value["graph"]),
+            tuple(_call_from_json(item) for item in value["calls"]),
+            tuple(Buffer(**{**b, "tensors": tuple(b["tensors"])}) for b in value["buffers"]),
+            value["lower_bound"],
+        )
+
+    def dumps(self) -> str:
+        return json.dumps(self.to_json(), indent=1)
+
+    @staticmethod
+    def loads(text: str) -> Plan:
+        return Plan.from_json(json.loads(text))
+
+
+def _call_from_json(value: Mapping[str, Any]) -> Call:
+    sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in value["sizes"].items()}
+    return Call(
+        tuple(value["nodes"]),
+        value["phase"],
+        Kernel(**value["kernel"]),
+        tuple(value["outputs"]),
+        tuple(value["inputs"]),
+        sizes,
+        value["scratch"],
+        value["macs"],
+    )
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    yield f"plan {plan.graph.name} for {plan.target.name}, {plan.target.cores} cores"
+    places = plan.buffer_of()
+    for index, call in enumerate(plan.calls):
+        arguments = ", ".join(
+            f"{name}@{places[name].region}+{places[name].offset}" if name else "-"
+            for name in (*call.outputs, *call.inputs)
+        )
+        yield f"  {index:3} {call.phase:8} {call.kernel.name}({arguments})   # {call.name}"
+    for region in REGIONS:
+        yield f"  {region}: {plan.region_bytes(region)} bytes"
+    yield f"  used {plan.used}, lower bound {plan.lower_bound}"

@@ -1,0 +1,187 @@
+"""Which nodes are computed together, and in which order.
+
+A unit is what one kernel call computes: a node, or a weight gradient with its update. An update
+may only come after every reader of the old weight; the order is chosen for a low memory peak.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gradlet.graph import Graph, Node
+from gradlet.kernels import EPILOGUES, catalogue
+from gradlet.ops import OPS
+
+
+@dataclass(frozen=True)
+class Unit:
+    nodes: tuple[Node, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        made = {name for node in self.nodes for name in node.outputs}
+        return tuple(n for node in self.nodes for n in node.inputs if n not in made)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return self.nodes[-1].outputs
+
+    @property
+    def phase(self) -> str:
+        return self.nodes[0].phase
+
+
+def ordered_units(graph: Graph, *, fuse: bool = True) -> list[Unit]:
+    """All units in an order that respects every dependence and keeps the peak low."""
+    groups = _fusable(graph) if fuse else {}
+    while True:
+        units = _units(graph, groups)
+        after = _dependences(graph, units)
+        program = _schedule(graph, units, after, greedy=False)
+        if len(program) == len(units):
+            break
+        # two fused updates each read the other's old weight: take such pairs apart again
+        stuck = {unit.nodes[0].name for unit in units if unit not in set(program)}
+        groups = {first: node for first, node in groups.items() if first not in stuck}
+    greedy = _schedule(graph, units, after, greedy=True)
+    return min(program, greedy, key=lambda order: peak_bytes(graph, order))
+
+
+def _fusable(graph: Graph) -> dict[str, Node]:
+    """Weight-gradient nodes whose only reader is an update that a kernel can swallow."""
+    if graph.accumulate > 1:
+        return {}
+    consumers = graph.consumers()
+    found: dict[str, Node] = {}
+    for node in graph.nodes:
+        if node.phase != "backward" or len(node.outputs) != 1:
+            continue
+        readers = consumers[node.outputs[0]]
+        if len(readers) != 1 or readers[0].op not in EPILOGUES:
+            continue
+        update = readers[0]
+        if update.inputs[1] != node.outputs[0] or update.inputs[0] in node.inputs:
+            continue
+        if OPS[node.op].view:
+            continue
+        lowering = OPS[node.op].lower(graph.site(node))
+        mode = catalogue()[lowering.family].modes[lowering.mode]
+        if update.op in mode.epilogues and node.outputs[0] not in graph.outputs:
+            found[node.name] = update
+    return found
+
+
+def _units(graph: Graph, groups: dict[str, Node]) -> list[Unit]:
+    swallowed = {node.name for node in groups.values()}
+    units = []
+    for node in graph.nodes:
+        if node.name in groups:
+            units.append(Unit((node, groups[node.name])))
+        elif node.name not in swallowed:
+            units.append(Unit((node,)))
+    return units
+
+
+def _dependences(graph: Graph, units: list[Unit]) -> list[set[int]]:
+    """For each unit, the units that must come before it."""
+    writer = {name: i for i, unit in enumerate(units) for name in unit.writes}
+    readers: dict[str, list[int]] = defaultdict(list)
+    for i, unit in enumerate(units):
+        for name in unit.reads:
+            readers[name].append(i)
+    before: list[set[int]] = [
+        {writer[name] for name in unit.reads if name in writer} for unit in units
+    ]
+    for old, new in graph.updates:
+        if new in writer:
+            before[writer[new]].update(r for r in readers[old] if r != writer[new])
+    _overwritten_in_turn(graph, writer, readers, before)
+    forward = [i for i, unit in enumerate(units) if unit.phase == "forward"]
+    backward = [i for i, unit in enumerate(units) if unit.phase == "backward"]
+    for position, i in enumerate(forward[1:], start=1):  # predict() runs the forward part alone
+        before[i].add(forward[position - 1])
+    for i, unit in enumerate(units):
+        if unit.phase != "forward" and forward:
+            before[i].add(forward[-1])
+        if unit.phase == "update" and graph.accumulate > 1:
+            before[i].update(backward)
+    return before
+
+
+def _overwritten_in_turn(
+    graph: Graph,
+    writer: dict[str, int],
+    readers: dict[str, list[int]],
+    before: list[set[int]],
+) -> None:
+    """A state that is updated twice in a step: the second waits for the readers of the first."""
+    versions: dict[str, list[str]] = defaultdict(list)
+    for old, new in graph.updates:
+        versions[old].append(new)
+    for chain in versions.values():
+        for first, second in pairwise(chain):
+            waiting = writer[second]
+            before[waiting].update(r for r in readers[first] if r != waiting)
+
+
+def _schedule(
+    graph: Graph, units: list[Unit], before: list[set[int]], *, greedy: bool
+) -> list[Unit]:
+    """Topological order: by program order, or by what adds least to the live bytes."""
+    waiting = [len(earlier) for earlier in before]
+    after: list[list[int]] = [[] for _ in units]
+    for i, earlier in enumerate(before):
+        for j in earlier:
+            after[j].append(i)
+    readers: dict[str, int] = defaultdict(int)
+    for unit in units:
+        for name in set(unit.reads):
+            readers[name] += 1
+
+    def growth(i: int) -> tuple[int, int]:
+        if not greedy:
+            return (0, i)
+        freed = sum(
+            graph.tensors[n].bytes
+            for n in set(units[i].reads)
+            if readers[n] == 1 and _temporary(graph, n)
+        )
+        made = sum(graph.tensors[n].bytes for n in units[i].writes if _temporary(graph, n))
+        return (made - freed, i)
+
+    ready = [i for i, count in enumerate(waiting) if count == 0]
+    result = []
+    while ready:
+        chosen = min(ready, key=growth)
+        ready.remove(chosen)
+        result.append(units[chosen])
+        for name in set(units[chosen].reads):
+            readers[name] -= 1
+        for i in after[chosen]:
+            waiting[i] -= 1
+            if waiting[i] == 0:
+                ready.append(i)
+    return result
+
+
+def _temporary(graph: Graph, name: str) -> bool:
+    return graph.tensors[name].role in ("activation", "gradient", "partial", "input", "target")
+
+
+def peak_bytes(graph: Graph, units: list[Unit]) -> int:
+    """Most bytes of temporaries alive at once, views and in-place updates not counted apart."""
+    last = {name: i for i, unit in enumerate(units) for name in unit.reads}
+    ending: dict[int, list[str]] = defaultdict(list)
+    for name, i in last.items():
+        if _temporary(graph, name):
+            ending[i].append(name)
+    live = sum(graph.tensors[n].bytes for n in (*graph.inputs,))
+    peak = live
+    for i, unit in enumerate(units):
+        if not OPS[unit.nodes[0].op].view:
+            live += sum(graph.tensors[n].bytes for n in unit.writes if _temporary(graph, n))
+        peak = max(peak, live)
+        live -= sum(graph.tensors[n].bytes for n in ending[i])
+    return peak

@@ -1,0 +1,281 @@
+"""From a forward graph to a training graph: loss, one reverse walk, update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from gradlet.builder import GraphBuilder
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Attrs, Graph, Node, Shape
+from gradlet.graph_check import check_graph
+from gradlet.ops import OPS
+from gradlet.ops.losses import LOSSES, target_of
+from gradlet.ops.optimizer import HYPER
+
+OPTIMIZERS = ("sgd",)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train: what `gradlet build` asks beside model and target."""
+
+    loss: str = "cross_entropy"
+    optimizer: str = "sgd"
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    update: str = "all"
+    accumulate: int = 1
+
+
+def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
+    """Append loss, backward pass and update. `targets` has one leading index per micro-batch."""
+    _check_recipe(recipe)
+    if len(graph.outputs) != 1:
+        raise GradletError(
+            f"the model returns {len(graph.outputs)} tensors; a loss needs exactly one"
+        )
+    builder = GraphBuilder(graph.name, graph)
+    loss, samples = _append_loss(builder, graph, recipe, targets)
+    trainable = select(graph, recipe.update)
+    grads = _backward(builder, loss, trainable, recipe.accumulate)
+    updates = tuple(_update(builder, trainable, grads, recipe))
+    if not updates:
+        raise GradletError("none of the chosen parameters influences the loss")
+    result = replace(
+        graph,
+        tensors=builder.tensors,
+        nodes=_by_phase(builder.nodes),
+        data=builder.data,
+        samples=samples,
+        loss=loss,
+        grads=tuple(grads.items()),
+        updates=updates,
+        accumulate=recipe.accumulate,
+    )
+    check_graph(result)
+    return result
+
+
+def _check_recipe(recipe: Recipe) -> None:
+    if recipe.loss not in LOSSES:
+        raise GradletError(f"unknown loss '{recipe.loss}'; there are {', '.join(LOSSES)}")
+    if recipe.optimizer not in OPTIMIZERS:
+        raise GradletError(
+            f"unknown optimizer '{recipe.optimizer}'; there are {', '.join(OPTIMIZERS)}"
+        )
+    if not (np.isfinite(recipe.lr) and recipe.lr >= 0):
+        raise GradletError(f"a learning rate of {recipe.lr} makes no sense")
+    if not (np.isfinite(recipe.weight_decay) and recipe.weight_decay >= 0):
+        raise GradletError(f"a weight decay of {recipe.weight_decay} makes no sense")
+    if recipe.accumulate < 1:
+        raise GradletError(f"gradients can be accumulated over 1 or more, not {recipe.accumulate}")
+
+
+def _append_loss(
+    builder: GraphBuilder, graph: Graph, recipe: Recipe, targets: Array | None
+) -> tuple[str, dict[str, Array]]:
+    output = builder.tensors[graph.outputs[0]]
+    if recipe.loss == "cross_entropy" and len(output.shape) < 2:
+        raise GradletError(
+            f"cross_entropy needs an output of [batch, classes]; the model gives {output}"
+        )
+    shape, dtype = target_of(recipe.loss, output.shape)
+    samples = dict(graph.samples)
+    if targets is not None:
+        samples["target"] = _checked_targets(targets, shape, dtype, output.shape, recipe.loss)
+    builder.external("target", shape, "target", dtype)
+    loss = builder.add(recipe.loss, [output.name, "target"], role="loss", name="loss")
+    return loss, samples
+
+
+def _checked_targets(targets: Array, shape: Shape, dtype: str, output: Shape, loss: str) -> Array:
+    if targets.shape[1:] != shape:
+        raise GradletError(
+            f"targets have shape {targets.shape[1:]} per batch, but {loss} on an output of "
+            f"{output} needs {shape}"
+        )
+    if dtype == "f32":
+        if not np.isfinite(targets).all():
+            raise GradletError("the targets contain NaN or infinity")
+        return targets.astype(np.float32)
+    labels = targets.astype(np.int64)
+    if not (labels == targets).all():
+        raise GradletError("class labels must be whole numbers")
+    if labels.min() < 0 or labels.max() >= output[1]:
+        raise GradletError(
+            f"labels run from {labels.min()} to {labels.max()}, but the model has {output[1]} "
+            f"classes: 0 to {output[1] - 1} are possible"
+        )
+    return labels.astype(np.int32)
+
+
+def select(graph: Graph, update: str) -> list[str]:
+    """Parameters named by `all`, `last:N` (layers) or names, module paths and patterns."""
+    names = [tensor.name for tensor in graph.of_role("param")]
+    if not names:
+        raise GradletError(f"model '{graph.name}' has no parameters to train")
+    if update == "all":
+        return names
+    if update.startswith("last:"):
+        layers = [[n for n in node.inputs if n in names] for node in graph.nodes]
+        layers = [layer for layer in layers if layer]
+        count = update.removeprefix("last:")
+        if not count.isdigit() or not 1 <= int(count) <= len(layers):
+            raise GradletError(f"--update {update}: between 1 and {len(layers)} layers are there")
+        chosen = {name for layer in layers[-int(count) :] for name in layer}
+        return [name for name in names if name in chosen]
+    chosen = set()
+    for pattern in filter(None, (part.strip() for part in update.split(","))):
+        hits = [
+            n for n in names if fnmatchcase(n, pattern) or n.startswith(pattern.rstrip(".") + ".")
+        ]
+        if not hits:
+            raise GradletError(f"--update: no parameter matches '{pattern}'; {_listing(names)}")
+        chosen.update(hits)
+    if not chosen:
+        raise GradletError(f"--update names no parameter; {_listing(names)}")
+    return [name for name in names if name in chosen]
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return f"there are {', '.join(names[:12])}{more}"
+
+
+class _BackwardEmitter:
+    """Writes the nodes of the backward phase for the ops' vjp."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self.builder = builder
+        self.module = ""
+
+    def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
+        return self.builder.add(
+            op, inputs, attrs, phase="backward", role="partial", module=self.module
+        )
+
+    def shape(self, name: str) -> Shape:
+        return self.builder.tensors[name].shape
+
+
+def _backward(
+    builder: GraphBuilder, loss: str, trainable: Sequence[str], accumulate: int
+) -> dict[str, str]:
+    """Append the gradients of everything between the trainable parameters and the loss."""
+    forward = list(builder.nodes)
+    needed = _needs_gradient(forward, trainable)
+    seed = builder.value("d_loss", np.asarray(1.0 / accumulate), "const")
+    emit = _BackwardEmitter(builder)
+    parts: dict[str, list[str]] = {loss: [seed]}
+    grads: dict[str, str] = {}
+    renames: dict[str, str] = {}
+    for node in reversed(forward):
+        emit.module = node.module
+        wanted = _wanted(node, needed)
+        if not wanted or not any(parts.get(output) for output in node.outputs):
+            continue
+        received = [_total(emit, output, parts, grads, renames) for output in node.outputs]
+        site = Graph("", builder.tensors, (), (), ()).site(node)
+        for slot, grad in OPS[node.op].vjp(emit, site, received, wanted).items():
+            parts.setdefault(_slots(node)[slot], []).append(grad)
+    for name in trainable:
+        emit.module = ""
+        if parts.get(name):
+            _total(emit, name, parts, grads, renames)
+    return _name_gradients(builder, grads, renames, loss)
+
+
+def _slots(node: Node) -> dict[str, str]:
+    slots = (slot.rstrip("?") for slot in OPS[node.op].inputs)
+    return dict(zip(slots, node.inputs, strict=False))
+
+
+def _wanted(node: Node, needed: set[str]) -> list[str]:
+    return [slot for slot, name in _slots(node).items() if name in needed]
+
+
+def _needs_gradient(nodes: Sequence[Node], trainable: Sequence[str]) -> set[str]:
+    needed = set(trainable)
+    for node in nodes:
+        if needed.intersection(node.inputs):
+            needed.update(node.outputs)
+    return needed
+
+
+def _total(
+    emit: _BackwardEmitter,
+    name: str,
+    parts: dict[str, list[str]],
+    grads: dict[str, str],
+    renames: dict[str, str],
+) -> str:
+    """Add up what the readers of a tensor contributed to its gradient."""
+    own = parts.get(name, [])
+    if not own:
+        return ""
+    total = own[0]
+    for index, part in enumerate(own[1:], start=1):
+        renames.setdefault(total, f"d_{name}.{index - 1}" if index == 1 else f"d_{name}.sum{index}")
+        renames.setdefault(part, f"d_{name}.{index}")
+        total = emit.add("add", [total, part])
+    grads[name] = total
+    renames.setdefault(total, f"d_{name}")
+    return total
+
+
+def _name_gradients(
+    builder: GraphBuilder, grads: dict[str, str], renames: dict[str, str], loss: str
+) -> dict[str, str]:
+    """Call the gradient of t `d_t`; one that passes through unchanged keeps its first name."""
+    renames = {old: new for old, new in renames.items() if old != "d_loss" and old != new}
+    builder.rename(renames)
+    named = {name: renames.get(grad, grad) for name, grad in grads.items() if name != loss}
+    for grad in named.values():
+        tensor = builder.tensors[grad]
+        if tensor.role == "partial":
+            builder.tensors[grad] = replace(tensor, role="gradient")
+    return named
+
+
+def _update(
+    builder: GraphBuilder, trainable: Sequence[str], grads: dict[str, str], recipe: Recipe
+) -> Iterator[tuple[str, str]]:
+    hyper = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    builder.value("hyper", np.asarray([hyper[name] for name in HYPER]), "state")
+    for name in trainable:
+        if name not in grads:
+            continue
+        grad = grads[name]
+        if recipe.accumulate > 1:
+            shape = builder.tensors[name].shape
+            state = builder.value(f"acc_{name}", np.zeros(shape), "state")
+            grad = builder.add(
+                "add", [state, grad], phase="backward", role="partial", name=f"acc_{name}.sum"
+            )
+            yield state, grad
+        yield (
+            name,
+            builder.add(
+                recipe.optimizer,
+                [name, grad, "hyper"],
+                phase="update",
+                role="updated",
+                name=f"{name}.next",
+            ),
+        )
+        if recipe.accumulate > 1:
+            yield (
+                state,
+                builder.add(
+                    "reset", [grad], phase="update", role="partial", name=f"acc_{name}.zero"
+                ),
+            )
+
+
+def _by_phase(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    order = ("forward", "backward", "update")
+    return tuple(sorted(nodes, key=lambda node: order.index(node.phase)))
