@@ -1,0 +1,25 @@
+"""Gradlet: from a PyTorch or ONNX model to C that trains on a microcontroller.
+
+The verbs stand in the order of the road: capture, train, plan, emit, run, verify. They hide the
+modules of the same names; import from those with `from gradlet.plan import ...`.
+"""
+
+__version__ = "0.1.0"
+
+from gradlet.api import Recipe, build, capture, emit, load, plan, run, train, training_graph, verify
+from gradlet.errors import DoesNotFit, GradletError
+
+__all__ = [
+    "DoesNotFit",
+    "GradletError",
+    "Recipe",
+    "build",
+    "capture",
+    "emit",
+    "load",
+    "plan",
+    "run",
+    "train",
+    "training_graph",
+    "verify",
+]

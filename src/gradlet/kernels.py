@@ -197,7 +197,7 @@ def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
     structs = "\n".join(sizes_struct(family, prefix) for family in families)
     prototypes = "\n".join(prototype(kernel, prefix) + ";" for kernel in kernels_used)
     return (
-        "/* The kernels of this network: outputs, inputs, scratch, sizes. Every core calls them. */\n"
+        "/* The kernels of this network: outputs, inputs, scratch, sizes; all cores call them. */\n"
         f"#ifndef {guard}\n#define {guard}\n\n"
         f'#include "gl.h"\n\n{structs}\n\n{prototypes}\n\n#endif\n'
     )

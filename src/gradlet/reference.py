@@ -1,8 +1,8 @@
 """Runs a training graph in numpy: the ops' own references, in float64, step by step.
 
-With `noise` each node's result is disturbed as rounding in a lower precision would disturb it.
-How far that drives a tensor is the error that the precision itself allows; verify takes its
-tolerances from it.
+With `noise` (a seed) each node's result is disturbed as rounding in a lower precision would
+disturb it. How far that drives a tensor is the error that the precision itself allows; tolerances
+are taken from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_reference(
     steps: int,
     *,
     overrides: Mapping[str, Array] | None = None,
-    noise: np.random.Generator | None = None,
+    noise: int | None = None,
 ) -> Iterator[Step]:
     """Yield `steps` training steps from the initial state; samples are used round and round."""
     state = {name: _wide(value) for name, value in {**graph.data, **(overrides or {})}.items()}
@@ -55,7 +55,7 @@ def evaluate(
     graph: Graph,
     values: dict[str, Array],
     phases: tuple[str, ...] = (),
-    noise: np.random.Generator | None = None,
+    noise: int | None = None,
 ) -> None:
     """Fill in what the nodes of some phases compute from the values that are there."""
     for site in graph.sites(*phases):
@@ -77,7 +77,7 @@ def _store_updates(graph: Graph, values: Mapping[str, Array], state: dict[str, A
 
 
 def _disturbed(
-    site: Site, operands: list[Array], results: tuple[Array, ...], noise: np.random.Generator
+    site: Site, operands: list[Array], results: tuple[Array, ...], noise: int
 ) -> tuple[Array, ...]:
     """Add what rounding may add: sqrt(roundings per element) * unit roundoff * magnitude.
 
@@ -94,6 +94,15 @@ def _disturbed(
     for tensor, result, magnitude in zip(site.outs, results, magnitudes, strict=True):
         roundings = 1 + op.work(site).macs / max(tensor.elements, 1)
         scale = DTYPES[tensor.dtype].unit_roundoff * np.sqrt(roundings)
-        draw = noise.uniform(-1.0, 1.0, size=result.shape)
-        disturbed.append(result + draw * scale * np.abs(magnitude))
+        disturbed.append(result + _draws(result, noise) * scale * np.abs(magnitude))
     return tuple(disturbed)
+
+
+def _draws(result: Array, seed: int) -> Array:
+    """A number in [-1, 1) for each element, by its value: equal values are rounded alike, and
+    their errors add up where independent ones would cancel."""
+    bits = np.asarray(result).astype(np.float32).view(np.uint32).astype(np.uint64)
+    mixed = bits + np.uint64(0x9E3779B97F4A7C15 * (seed + 1) % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0

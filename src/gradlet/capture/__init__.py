@@ -1,0 +1,201 @@
+"""From whatever the user has to a forward graph: one door for all front ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradlet.capture.importer import Captured, stack_batches
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Graph
+
+__all__ = ["Captured", "capture"]
+
+
+def capture(
+    model: Any,
+    inputs: Any = None,
+    targets: Any = None,
+    *,
+    batch: int | None = None,
+    input_shape: Sequence[int] | None = None,
+    data: Path | None = None,
+    name: str = "",
+) -> Captured:
+    """Capture an nn.Module, `file.py:name`, a `.onnx`, a `.toml` or `zoo:NAME`.
+
+    inputs and targets hold samples along their first dimension; `batch` of them are computed
+    together, the rest become further micro-batches of the golden data. `data` names an .npz with
+    arrays `inputs` and `targets` that take their place.
+    """
+    if batch is not None and batch < 1:
+        raise GradletError(f"a batch of {batch} makes no sense")
+    if not isinstance(model, str | Path):
+        captured = _from_module(model, inputs, targets, batch, name or type(model).__name__.lower())
+    elif str(model).startswith("zoo:"):
+        captured = _from_zoo(str(model), batch)
+    elif ".py:" in str(model):
+        captured = _from_python(str(model), batch, input_shape)
+    else:
+        captured = _from_file(Path(model), batch)
+    if data is not None:
+        captured = _with_data(captured, data)
+    return captured
+
+
+def _from_zoo(model: str, batch: int | None) -> Captured:
+    from gradlet import zoo
+
+    entry = zoo.get(model.removeprefix("zoo:"))
+    module, inputs, targets = entry.make()
+    captured = _from_module(module, inputs, targets, batch or 1, entry.name)
+    return replace(captured, defaults={"loss": entry.loss})
+
+
+def _from_file(path: Path, batch: int | None) -> Captured:
+    readers = {".onnx": _from_onnx, ".toml": _from_toml}
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise GradletError(
+            f"'{path}' is no model: name file.py:NAME, an .onnx or .toml file, or zoo:NAME"
+        )
+    if not path.is_file():
+        raise GradletError(f"there is no file '{path}'")
+    return reader(path, batch)
+
+
+def _from_onnx(path: Path, batch: int | None) -> Captured:
+    from gradlet.capture.onnx import capture_onnx
+
+    return Captured(capture_onnx(path, batch=batch))
+
+
+def _from_toml(path: Path, batch: int | None) -> Captured:
+    from gradlet.capture.toml import capture_toml
+
+    return capture_toml(path, batch=batch)
+
+
+def _from_python(spec: str, batch: int | None, input_shape: Sequence[int] | None) -> Captured:
+    path, _, attribute = spec.rpartition(":")
+    module = _load_python(Path(path))
+    if not hasattr(module, attribute):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise GradletError(f"'{path}' defines no '{attribute}'; it has {', '.join(public[:12])}")
+    value, inputs, targets = _resolve(getattr(module, attribute), spec)
+    if input_shape is not None:
+        inputs = _random_input(input_shape)
+    if inputs is None:
+        inputs = getattr(module, "example_inputs", None)
+    if inputs is None:
+        raise GradletError(
+            f"'{spec}' gives a module without inputs: let it be a function that returns "
+            f"(module, example_inputs), define `example_inputs` beside it, or pass --input CxHxW"
+        )
+    return _from_module(value, inputs, targets, batch, attribute)
+
+
+def _load_python(path: Path) -> Any:
+    if not path.is_file():
+        raise GradletError(f"there is no file '{path}'")
+    spec = importlib.util.spec_from_file_location(f"gradlet_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise GradletError(f"'{path}' is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise GradletError(f"'{path}' cannot be imported: {_last_line(error)}") from None
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _last_line(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
+    """(module, inputs, targets) from a module, a module class, or a function that returns some."""
+    from gradlet.capture.torch import require_torch
+
+    torch = require_torch()
+    if callable(value) and not isinstance(value, torch.nn.Module):
+        try:
+            value = value()
+        except Exception as error:
+            raise GradletError(f"'{spec}' fails when called: {_last_line(error)}") from None
+    if isinstance(value, torch.nn.Module):
+        return value, getattr(value, "example_inputs", None), None
+    if isinstance(value, tuple) and value and isinstance(value[0], torch.nn.Module):
+        if len(value) in (2, 3):
+            return (*value, None)[:3]
+        raise GradletError(
+            f"'{spec}' returns {len(value)} values; (module, inputs) or (module, inputs, targets)"
+        )
+    raise GradletError(f"'{spec}' is a {type(value).__name__}, not an nn.Module or such a function")
+
+
+def _random_input(shape: Sequence[int]) -> Any:
+    from gradlet.capture.torch import require_torch
+
+    values = np.random.default_rng(0).standard_normal((1, *shape)).astype(np.float32)
+    return (require_torch().from_numpy(values),)
+
+
+def _from_module(module: Any, inputs: Any, targets: Any, batch: int | None, name: str) -> Captured:
+    from gradlet.capture.torch import capture_module
+
+    if inputs is None:
+        raise GradletError(f"module '{name}' needs example inputs to be captured")
+    graph = capture_module(module, inputs, name=name, batch=batch)
+    size = graph.tensors[graph.inputs[0]].shape[0]
+    if targets is None:
+        return Captured(graph)
+    return Captured(graph, stack_batches(np.asarray(targets), size, "the targets"))
+
+
+def _with_data(captured: Captured, path: Path) -> Captured:
+    """Replace inputs and targets by the user's own."""
+    graph = captured.graph
+    try:
+        with np.load(path) as file:
+            arrays = dict(file)
+    except (OSError, ValueError) as error:
+        raise GradletError(f"cannot read '{path}' as .npz: {error}") from None
+    if len(graph.inputs) == 1 and "inputs" in arrays:
+        arrays[graph.inputs[0]] = arrays.pop("inputs")
+    samples = {name: _user_samples(graph, name, arrays, path) for name in graph.inputs}
+    targets = captured.targets
+    if "targets" in arrays:
+        size = graph.tensors[graph.inputs[0]].shape[0]
+        targets = stack_batches(arrays["targets"], size, "the targets")
+    return replace(captured, graph=replace(graph, samples=samples), targets=targets)
+
+
+def _user_samples(graph: Graph, name: str, arrays: dict[str, Array], path: Path) -> Array:
+    shape = graph.tensors[name].shape
+    if name not in arrays:
+        wanted = "inputs" if len(graph.inputs) == 1 else f"'{name}'"
+        raise GradletError(f"'{path}' has no array {wanted}; it has {', '.join(arrays) or 'none'}")
+    values = arrays[name]
+    if values.ndim == 0 or values.shape[1:] != shape[1:]:
+        raise GradletError(
+            f"'{path}': '{name}' has shape {values.shape}; the model takes [N, "
+            f"{', '.join(map(str, shape[1:]))}]"
+        )
+    if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
+        raise GradletError(f"'{path}': '{name}' must hold finite numbers")
+    return stack_batches(values.astype(np.float32), shape[0], f"'{path}'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,17 +11,22 @@ import numpy as np
 
 from gradlet.builder import GraphBuilder
 from gradlet.errors import GradletError
-from gradlet.graph import Array, Attrs, Graph, Shape
+from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops.base import FromFrontEnd
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A model as a front end saw it: the forward graph and, if given, targets per micro-batch."""
+    """A model as a front end saw it.
+
+    targets has one leading index per micro-batch; defaults are the model's own wishes for
+    training (loss, lr, ...), which the command line may overrule.
+    """
 
     graph: Graph
     targets: Array | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Unsupported(GradletError):
@@ -76,6 +81,9 @@ class GraphImporter:
 
     def constant(self, array: Array) -> str:
         return self.builder.value(self.builder.fresh("const"), array, "const")
+
+    def producer(self, name: str) -> Node | None:
+        return next((n for n in reversed(self.builder.nodes) if name in n.outputs), None)
 
     def unsupported(self, reason: str) -> GradletError:
         return Unsupported(reason)

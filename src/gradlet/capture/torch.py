@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.capture.importer import GraphImporter, Unsupported
+from gradlet.capture.importer import GraphImporter, Unsupported, stack_batches
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 from gradlet.ops import TORCH
@@ -26,27 +26,29 @@ def require_torch() -> Any:
     return torch
 
 
-def capture_module(
-    module: Any, inputs: Sequence[Any], *, name: str, batch: int | None = None
-) -> Graph:
-    """The forward graph of an nn.Module, with its inputs as the first sample."""
+def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = None) -> Graph:
+    """The forward graph of an nn.Module, with its inputs as samples."""
     require_torch()
-    examples = _examples(inputs, batch)
+    everything = _examples(inputs)
+    size = batch or (everything[0].shape[0] if everything and everything[0].ndim else 1)
+    examples = tuple(_first(value, size) for value in everything)
     program = _export(module, examples, name)
     importer = _TorchImporter(name, program)
     importer.walk()
     samples = {
-        target: example.detach().numpy().astype(np.float32)[None]
-        for target, example in zip(importer.inputs, examples, strict=True)
+        target: stack_batches(value.detach().numpy().astype(np.float32), size, f"input '{target}'")
+        for target, value in zip(importer.inputs, everything, strict=True)
     }
     graph = importer.finish(importer.inputs, importer.outputs, samples)
     _check_against_module(graph, module, examples)
     return graph
 
 
-def _examples(inputs: Sequence[Any], batch: int | None) -> tuple[Any, ...]:
+def _examples(inputs: Any) -> tuple[Any, ...]:
     torch = require_torch()
     examples = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    if not examples:
+        raise GradletError("the model has no example inputs")
     for index, value in enumerate(examples):
         if not isinstance(value, torch.Tensor):
             raise GradletError(
@@ -54,15 +56,15 @@ def _examples(inputs: Sequence[Any], batch: int | None) -> tuple[Any, ...]:
             )
         if not value.dtype.is_floating_point:
             raise GradletError(f"example input {index} has dtype {value.dtype}; floats are needed")
-    if batch is None:
-        return tuple(value.float() for value in examples)
-    if any(value.ndim == 0 for value in examples):
-        raise GradletError("--batch needs inputs with a batch dimension")
-    resized = []
-    for value in examples:
-        repeats = -(-batch // value.shape[0])
-        resized.append(torch.cat([value] * repeats)[:batch].float())
-    return tuple(resized)
+        if value.ndim == 0 or value.shape[0] == 0:
+            raise GradletError(f"example input {index} has no samples: shape {list(value.shape)}")
+    return tuple(value.float() for value in examples)
+
+
+def _first(value: Any, batch: int) -> Any:
+    """The first `batch` samples, repeated if there are fewer."""
+    repeats = -(-batch // value.shape[0])
+    return require_torch().cat([value] * repeats)[:batch]
 
 
 def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:

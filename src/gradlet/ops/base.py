@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from gradlet.errors import GradletError
-from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.graph import Array, Attrs, Node, Shape, Site, Tensor
 
 
 class ShapeError(GradletError):
@@ -178,6 +178,10 @@ class Importer(Protocol):
 
     def static(self, value: Any) -> Array:
         """The value of an operand that must be known when the model is captured."""
+        ...
+
+    def producer(self, name: str) -> Node | None:
+        """The node that made a tensor, if any."""
         ...
 
     def unsupported(self, reason: str) -> GradletError: ...

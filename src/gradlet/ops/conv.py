@@ -30,7 +30,7 @@ from gradlet.ops.base import (
     pair,
     register,
 )
-from gradlet.ops.window import onnx_padding, same_padding, toml_padding, window
+from gradlet.ops.window import Sides, onnx_padding, same_padding, toml_padding, window
 
 
 def _grouped(attrs: Attrs) -> int:
@@ -252,6 +252,21 @@ class Conv2dWeightGrad(Op):
         return Lowering("conv2d", "weight_grad", _conv_sizes(site.attrs, x, dw, dy))
 
 
+def _fold_padding(imp: Importer, x: str, sides: Sides) -> tuple[str, Sides]:
+    """Take zeros that were put around the planes before into the convolution's own padding."""
+    node = imp.producer(x)
+    if node is None or node.op != "pad" or len(imp.shape(x)) != 4:
+        return x, sides
+    inner = imp.shape(node.inputs[0])
+    start, step = ints(node.attrs, "start"), ints(node.attrs, "step")
+    if inner[:2] != imp.shape(x)[:2] or step != (1, 1, 1, 1):
+        return x, sides
+    end = [n - a - m for n, a, m in zip(imp.shape(x), start, inner, strict=True)]
+    top, left, bottom, right = sides
+    around = (top + start[2], left + start[3], bottom + end[2], right + end[3])
+    return node.inputs[0], around
+
+
 def _attrs(stride: Any, padding: tuple[int, ...], dilation: Any, groups: int) -> Attrs:
     return {
         "stride": pair(stride),
@@ -270,6 +285,7 @@ def _torch_conv2d(imp: Importer, call: Call) -> str:
         sides = same_padding(shape[-2:], kernel, (1, 1), pair(dilation))
     else:
         sides = pair(0 if padding == "valid" else padding) * 2
+    operands[0], sides = _fold_padding(imp, operands[0], sides)
     attrs = _attrs(stride, sides, dilation, groups)
     if len(shape) == 4:
         return imp.add("conv2d", operands, attrs)
@@ -287,6 +303,7 @@ def _onnx_conv(imp: Importer, call: Call) -> str:
         raise imp.unsupported("convolution over other than two spatial dimensions")
     kernel = imp.shape(operands[1])[2:]
     sides = onnx_padding(imp, call, imp.shape(operands[0])[2:], kernel)
+    operands[0], sides = _fold_padding(imp, operands[0], sides)
     stride, dilation = call.attrs.get("strides", [1, 1]), call.attrs.get("dilations", [1, 1])
     attrs = _attrs(stride, sides, dilation, call.attrs.get("group", 1))
     return imp.add("conv2d", operands, attrs)

@@ -15,6 +15,7 @@ from gradlet.ops.base import (
     Lowering,
     Op,
     ShapeError,
+    Size,
     Span,
     from_onnx,
     from_toml,
@@ -98,9 +99,9 @@ class Transpose(Op):
         return f"{ins[0]}.permute({ints(attrs, 'axes')})"
 
 
-def _permute_sizes(shape: Shape, strides: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def _permute_sizes(shape: Shape, strides: tuple[int, ...]) -> dict[str, Size]:
     extents, (x_step,) = merge(shape, [strides])
-    return {"extent": padded(extents, 1), "x_step": padded(x_step, 0)}
+    return {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": 0}
 
 
 def _reshape(imp: Importer, x: str, shape: Sequence[int]) -> str:

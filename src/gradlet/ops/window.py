@@ -11,6 +11,9 @@ import numpy as np
 from gradlet.graph import Array, Attrs
 from gradlet.ops.base import Axis, Call, Importer, ShapeError, Span, ints, pair
 
+Sides = tuple[int, int, int, int]
+"""Top, left, bottom, right."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -18,7 +21,7 @@ class Window:
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
+    padding: Sides
     dilation: tuple[int, int]
 
     @property
@@ -102,7 +105,7 @@ def same_padding(
     dilation: Sequence[int],
     *,
     extra_first: bool = False,
-) -> tuple[int, int, int, int]:
+) -> Sides:
     """Padding that keeps ceil(size / stride) outputs; an odd one goes last unless told."""
     begin, end = [], []
     for n, k, s, d in zip(size, kernel, stride, dilation, strict=True):
@@ -112,9 +115,7 @@ def same_padding(
     return (begin[0], begin[1], end[0], end[1])
 
 
-def onnx_padding(
-    imp: Importer, call: Call, size: Sequence[int], kernel: Sequence[int]
-) -> tuple[int, int, int, int]:
+def onnx_padding(imp: Importer, call: Call, size: Sequence[int], kernel: Sequence[int]) -> Sides:
     mode = call.attrs.get("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         stride = call.attrs.get("strides", [1, 1])
@@ -126,7 +127,7 @@ def onnx_padding(
     return (top, left, bottom, right)
 
 
-def toml_padding(value: Any) -> tuple[int, int, int, int]:
+def toml_padding(value: Any) -> Sides:
     """One number, (height, width) or (top, left, bottom, right)."""
     if isinstance(value, list) and len(value) == 4:
         return (value[0], value[1], value[2], value[3])

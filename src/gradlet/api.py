@@ -1,0 +1,95 @@
+"""The verbs, as functions: capture, train, plan, emit, run, verify, and build for all but the last
+two. Each takes the value that the one before returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradlet import target as targets
+from gradlet.capture import Captured, capture
+from gradlet.emit.project import Project, emit, load, refuse_foreign
+from gradlet.engines import host
+from gradlet.engines.model import Run
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Graph
+from gradlet.ops.losses import target_of
+from gradlet.plan import plan
+from gradlet.train import Recipe, train
+from gradlet.verify import verify
+
+__all__ = [
+    "Captured",
+    "Recipe",
+    "build",
+    "capture",
+    "emit",
+    "load",
+    "plan",
+    "run",
+    "train",
+    "training_graph",
+    "verify",
+]
+
+ENGINES = ("host",)
+
+
+def build(
+    model: Any,
+    folder: str | Path,
+    *,
+    target: str = "host",
+    cores: int | None = None,
+    memories: Mapping[str, str | int] | None = None,
+    batch: int | None = None,
+    prefix: str = "net",
+    recipe: Recipe | None = None,
+    **capture_options: Any,
+) -> Project:
+    """Capture, train, plan and emit in one call."""
+    folder = Path(folder)
+    refuse_foreign(folder)
+    device = targets.load(target, cores=cores, sizes=memories)
+    captured = capture(model, batch=batch, **capture_options)
+    graph = training_graph(captured, recipe)
+    return emit(plan(graph, device, prefix=prefix), folder)
+
+
+def training_graph(captured: Captured, recipe: Recipe | None = None) -> Graph:
+    """The training graph of a captured model; targets are drawn if none were given."""
+    if recipe is None:
+        known = {k: v for k, v in captured.defaults.items() if k in Recipe.__dataclass_fields__}
+        recipe = replace(Recipe(), **known)
+    targets_given = captured.targets
+    if targets_given is None:
+        targets_given = _drawn_targets(captured.graph, recipe.loss)
+    return train(captured.graph, recipe, targets_given)
+
+
+def _drawn_targets(graph: Graph, loss: str) -> Array | None:
+    """Seeded targets of the right shape: a model without data can be checked all the same."""
+    if len(graph.outputs) != 1:
+        return None  # train says what is wrong
+    output = graph.tensors[graph.outputs[0]].shape
+    count = max((len(value) for value in graph.samples.values()), default=1)
+    generator = np.random.default_rng(1)
+    if loss != "mse" and len(output) < 2:
+        return None
+    shape, dtype = target_of(loss, output)
+    if dtype == "i32":
+        return generator.integers(0, output[1], (count, *shape))
+    return generator.standard_normal((count, *shape)).astype(np.float32)
+
+
+def run(project: Project | str | Path, *, engine: str = "host", steps: int = 1) -> Run:
+    """Train for some steps on an engine, from the initial weights."""
+    if engine not in ENGINES:
+        raise GradletError(f"there is no engine '{engine}'; there is {', '.join(ENGINES)}")
+    if steps < 1:
+        raise GradletError("at least one step is needed")
+    return host.run(project if isinstance(project, Project) else load(Path(project)), steps=steps)

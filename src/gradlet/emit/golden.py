@@ -1,0 +1,70 @@
+"""Golden data: which elements of which tensors are compared on the device, and with what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradlet.graph import Array
+from gradlet.plan.model import Plan
+from gradlet.tolerance import Expectation, expect
+
+STEPS = 2
+PER_TENSOR = 32
+AT_END = -1
+
+
+@dataclass(frozen=True)
+class Check:
+    """Elements of a tensor to compare after a call of the first step, or AT_END of the last."""
+
+    tensor: str
+    call: int
+    index: tuple[int, ...]
+    expected: tuple[float, ...]
+    allowed: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Golden:
+    checks: tuple[Check, ...]
+    losses: tuple[float, ...]
+    losses_allowed: tuple[float, ...]
+
+
+def golden(plan: Plan) -> Golden:
+    """Expected values of every tensor that the plan keeps, from the float64 reference."""
+    steps = expect(plan.graph, STEPS)
+    places = plan.buffer_of()
+    checks = []
+    for number, call in enumerate(plan.calls):
+        for name in call.outputs:
+            if plan.graph.tensors[name].dtype == "f32" and name in steps[0].values:
+                checks.append(_check(name, number, steps[0]))
+    for old, new in plan.graph.updates:
+        if plan.graph.tensors[old].role == "param" and old in places:
+            checks.append(_check(new, AT_END, steps[-1]))
+    return Golden(
+        tuple(checks),
+        tuple(step.loss for step in steps),
+        tuple(step.loss_tolerance for step in steps),
+    )
+
+
+def _check(name: str, call: int, step: Expectation) -> Check:
+    values, allowed = step.values[name].reshape(-1), step.tolerances[name].reshape(-1)
+    index = sample_indices(values.size)
+    return Check(
+        name,
+        call,
+        tuple(int(i) for i in index),
+        tuple(float(values[i]) for i in index),
+        tuple(float(np.float32(allowed[i])) for i in index),
+    )
+
+
+def sample_indices(size: int) -> Array:
+    """All elements of a small tensor; of a large one first, last and evenly between."""
+    count = min(size, PER_TENSOR)
+    return np.unique(np.linspace(0, size - 1, count).round().astype(np.int64))

@@ -1,0 +1,355 @@
+"""Writes a plan as a C project. Nothing is decided here, and nothing but the plan is looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+import gradlet
+from gradlet import kernels
+from gradlet.dtypes import DTYPES
+from gradlet.emit.golden import AT_END, Golden, golden
+from gradlet.emit.names import comment, identifiers, initializer, literal
+from gradlet.emit.oracle import oracle_source
+from gradlet.errors import GradletError
+from gradlet.plan.model import Call, Plan
+
+MANIFEST = "manifest.json"
+WORD = 4
+RUNTIME = Path(__file__).parent.parent / "c" / "runtime"
+QUALIFIERS = {"weights": "", "constants": "const "}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A written project: its folder, and the plan that it came from."""
+
+    folder: Path
+    plan: Plan
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text())
+        return value
+
+
+def emit(plan: Plan, folder: Path) -> Project:
+    """Write the project. A folder that is not an earlier project of ours is left alone."""
+    refuse_foreign(folder)
+    files = project_files(plan)
+    try:
+        _write_whole(folder, files)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise GradletError(f"cannot write the project to '{folder}': {reason}") from None
+    return Project(folder, plan)
+
+
+def load(folder: Path) -> Project:
+    """Read a project back."""
+    try:
+        json.loads((folder / MANIFEST).read_text())
+        text = (folder / "plan.json").read_text()
+    except (OSError, ValueError):
+        raise GradletError(
+            f"'{folder}' is not a Gradlet project: there is no readable {MANIFEST} and plan.json; "
+            f"make one with `gradlet build MODEL -o {folder}`"
+        ) from None
+    try:
+        return Project(folder, Plan.loads(text))
+    except (KeyError, TypeError, ValueError) as error:
+        raise GradletError(f"'{folder}/plan.json' is damaged ({error!r}); build it again") from None
+
+
+def refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise GradletError(f"'{folder}' is a file; name a folder for the project")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise GradletError(
+            f"'{folder}' has files in it and is not a Gradlet project (no {MANIFEST}); nothing "
+            f"was written. Name an empty or new folder"
+        )
+
+
+def _write_whole(folder: Path, files: Mapping[str, str]) -> None:
+    """Write beside the folder first, so that a full disk leaves an earlier project as it was."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        for name, text in files.items():
+            path = staging / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        old = _owned_files(folder)
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staging / name, folder / name)
+        for name in old - set(files):
+            (folder / name).unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _owned_files(folder: Path) -> set[str]:
+    """What an earlier build wrote here, by its manifest; the user's own files are not listed."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError):
+        return set()
+    return {name for name in listed if not Path(name).is_absolute() and ".." not in name}
+
+
+def project_files(plan: Plan) -> dict[str, str]:
+    """Every file of the project, by path."""
+    expected = golden(plan)
+    view = _view(plan, expected)
+    prefix = plan.prefix
+    used = sorted({call.kernel for call in plan.calls}, key=lambda kernel: kernel.name)
+    header = f"{prefix}_kernels.h"
+    files = {
+        f"{prefix}.h": _render("net.h", view),
+        f"{prefix}.c": _render("net.c", view),
+        "weights.c": _render("weights.c", view),
+        "main.c": _render("main.c", view),
+        "golden.h": _render("golden.h", view),
+        "golden.py": _render("golden.py", view),
+        header: kernels.header(used, prefix),
+        "gl.h": (RUNTIME / "gl.h").read_text(),
+        "gl_port.h": (RUNTIME / f"gl_port_{plan.target.port}.h").read_text(),
+        "Makefile": _render("Makefile", view),
+        "CMakeLists.txt": _render("CMakeLists.txt", view),
+        "README.md": _render("README.md", view),
+        "plan.json": plan.dumps() + "\n",
+    }
+    for kernel in used:
+        files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix, header)
+    files[MANIFEST] = _manifest(plan, files)
+    return dict(sorted(files.items()))
+
+
+def _manifest(plan: Plan, files: Mapping[str, str]) -> str:
+    nodes = [
+        {
+            "name": call.name,
+            "nodes": list(call.nodes),
+            "op": node_op(plan, call),
+            "phase": call.phase,
+            "kernel": call.kernel.name,
+            "macs": call.macs,
+        }
+        for call in plan.calls
+    ]
+    value = {
+        "gradlet": gradlet.__version__,
+        "model": plan.graph.name,
+        "prefix": plan.prefix,
+        "target": plan.target.name,
+        "cores": plan.target.cores,
+        "params": parameter_count(plan),
+        "macs": plan.macs(),
+        "memory": plan.memory(),
+        "nodes": nodes,
+        "kernels": sorted({call.kernel.name for call in plan.calls}),
+        "files": {
+            name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())
+        },
+    }
+    return json.dumps(value, indent=1) + "\n"
+
+
+def node_op(plan: Plan, call: Call) -> str:
+    ops = {node.name: node.op for node in plan.graph.nodes}
+    return "+".join(ops[name] for name in call.nodes)
+
+
+def parameter_count(plan: Plan) -> int:
+    return sum(tensor.elements for tensor in plan.graph.of_role("param"))
+
+
+def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
+    """Everything that the templates print."""
+    graph, places = plan.graph, plan.buffer_of()
+    names = identifiers(n for n in places if n in graph.tensors)
+    tensors = {n: _tensor(plan, n, names) for n in names}
+    calls = [_call(plan, index, call, names) for index, call in enumerate(plan.calls)]
+    inputs = [tensors[name] for name in graph.inputs]
+    return {
+        "model": comment(graph.name),
+        "prefix": plan.prefix,
+        "PREFIX": plan.prefix.upper(),
+        "target_name": plan.target.name,
+        "cores": plan.target.cores,
+        "align": plan.target.memories[-1].align,
+        "batch": graph.tensors[graph.inputs[0]].shape[0],
+        "accumulate": graph.accumulate,
+        "inputs": inputs,
+        "outputs": [tensors[name] for name in graph.outputs],
+        "target": tensors["target"],
+        "loss": names[graph.loss],
+        "loss_op": graph.producer()[graph.loss].op,
+        "optimizer": next(node.op for node in graph.nodes if node.phase == "update"),
+        "parameters": [tensors[name] for name in graph.trained],
+        "params": parameter_count(plan),
+        "tensors": list(tensors.values()),
+        "calls": calls,
+        "parts": list(_parts(plan, calls)),
+        "regions": list(_regions(plan)),
+        "used": plan.used,
+        "macs": plan.macs(),
+        "arena_words": -(-plan.region_bytes("arena") // WORD),
+        **{f"{r}_bytes": plan.region_bytes(r) for r in ("arena", "weights", "constants")},
+        **_golden_view(plan, expected, tensors),
+    }
+
+
+def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
+    graph = plan.graph
+    tensor, buffer = graph.tensors[name], plan.buffer_of()[name]
+    accessor = {"target": "target", **dict.fromkeys(graph.outputs, "output")}.get(name, "")
+    if name in graph.inputs:
+        accessor = "input" if len(graph.inputs) == 1 else f"input_{names[name]}"
+    member = f".{tensor.dtype}" if buffer.region == "arena" else ""
+    return {
+        "name": comment(name).replace('"', "'"),
+        "id": names[name],
+        "accessor": accessor,
+        "c": DTYPES[tensor.dtype].c,
+        "shape": tensor.shape,
+        "elements": tensor.elements,
+        "place": f"&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]{member}",
+    }
+
+
+def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[str, Any]:
+    sizes = ", ".join(f".{name} = {_size(value)}" for name, value in call.sizes.items())
+    arguments = ["me"]
+    arguments += [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
+    if call.scratch:
+        offset = plan.buffer_of()[call.scratch].offset
+        arguments.append(f"&{plan.prefix}_arena[{offset // WORD}].f32")
+    arguments.append(f"&sizes_{index}")
+    modules = {node.name: node.module for node in plan.graph.nodes}
+    module = modules[call.nodes[0]]
+    return {
+        "index": index,
+        "symbol": call.kernel.symbol(plan.prefix),
+        "arguments": ", ".join(arguments),
+        "sizes": sizes,
+        "sizes_type": kernels.sizes_type(call.kernel.family, plan.prefix),
+        "comment": comment(
+            f"{' and '.join(call.nodes)}: {node_op(plan, call)}"
+            + (f" of {module}" if module else "")
+        ),
+    }
+
+
+def _size(value: Any) -> str:
+    return "{" + ", ".join(map(str, value)) + "}" if isinstance(value, tuple) else str(value)
+
+
+def _parts(plan: Plan, calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The static functions of net.c, each with its calls."""
+    loss_node = plan.graph.producer()[plan.graph.loss].name
+    parts: dict[str, list[dict[str, Any]]] = {"predict": [], "compare": [], "learn": []}
+    if plan.graph.accumulate > 1:
+        parts["update"] = []
+    for call, view in zip(plan.calls, calls, strict=True):
+        if call.phase == "forward":
+            parts["compare" if loss_node in call.nodes else "predict"].append(view)
+        elif call.phase == "update" and "update" in parts:
+            parts["update"].append(view)
+        else:
+            parts["learn"].append(view)
+    for name, members in parts.items():
+        yield {"name": name, "calls": members}
+
+
+def _regions(plan: Plan) -> Iterator[dict[str, Any]]:
+    for region, qualifier in QUALIFIERS.items():
+        words = -(-plan.region_bytes(region) // WORD)
+        if words:
+            text = _region_text(plan, region, words)
+            yield {"name": region, "qualifier": qualifier, "words": words, "text": text}
+
+
+def _region_text(plan: Plan, region: str, words: int) -> str:
+    """The initial bytes of a region, tensor by tensor, gaps as zeros."""
+    lines, at = [], 0
+    for buffer in sorted((b for b in plan.buffers if b.region == region), key=lambda b: b.offset):
+        start = buffer.offset // WORD
+        if start > at:
+            lines.append("    " + "0.0f, " * (start - at))
+        value = plan.graph.data[buffer.name]
+        shape = "x".join(map(str, value.shape))
+        lines.append(f"    /* {comment(buffer.name)} {shape} */")
+        lines.append(initializer(value)[2:-2] + ",")
+        at = start + value.size
+    assert at == words, f"{region} ends at word {at}, not {words}"
+    return "\n".join(lines)
+
+
+def _golden_view(
+    plan: Plan, expected: Golden, tensors: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    graph = plan.graph
+    fed = {name: graph.samples[name] for name in (*graph.inputs, "target")}
+    count = min(len(value) for value in fed.values())
+    count = min(count, len(expected.losses) * graph.accumulate)
+    samples = [
+        {**tensors[name], "rows": [initializer(sample) for sample in value[:count]]}
+        for name, value in fed.items()
+    ]
+    checks, first = [], 0
+    for check in expected.checks:
+        tensor = tensors[check.tensor]
+        checks.append({**tensor, "call": check.call, "first": first, "count": len(check.index)})
+        first += len(check.index)
+    return {
+        "golden_steps": len(expected.losses),
+        "golden_samples": count,
+        "samples": samples,
+        "losses": golden_floats(expected.losses),
+        "losses_allowed": golden_floats(expected.losses_allowed),
+        "values": first,
+        "index": initializer(np.asarray([i for c in expected.checks for i in c.index])),
+        "expected": golden_floats([v for c in expected.checks for v in c.expected]),
+        "allowed": golden_floats([v for c in expected.checks for v in c.allowed]),
+        "checks": checks,
+        "check_rows": [repr((c.tensor, c.call == AT_END, c.index)) for c in expected.checks],
+        "oracle": oracle_source(graph),
+        "trained": list(graph.trained),
+        "gradients": list(graph.grads),
+        "updates": [(old, new) for old, new in graph.updates if old in graph.trained],
+    }
+
+
+def golden_floats(values: Any) -> str:
+    return initializer(np.asarray(values, dtype=np.float64))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["literal"] = literal
+    return environment
+
+
+def _render(name: str, view: Mapping[str, Any]) -> str:
+    return _environment().get_template(f"{name}.j2").render(view)

@@ -1,0 +1,163 @@
+"""Host engine: the project's own C, built for this machine and run with N virtual cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradlet.dtypes import DTYPES
+from gradlet.emit.project import Project
+from gradlet.engines.compiler import Compiler, build_library, default
+from gradlet.engines.model import Run
+from gradlet.errors import GradletError
+from gradlet.graph import Array
+from gradlet.plan.model import Plan
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+def run(
+    project: Project,
+    *,
+    steps: int = 1,
+    watch: bool = False,
+    states: bool = False,
+    overrides: Mapping[str, Array] | None = None,
+    samples: Mapping[str, Array] | None = None,
+    predict: bool = False,
+    compiler: Compiler | None = None,
+    sanitize: bool = False,
+) -> Run:
+    """Train from the initial weights, or from `overrides`.
+
+    watch records every tensor of the first step, states the weights after each; both use the
+    build with probes, so that they share it. predict runs the forward pass over all samples at
+    the end.
+    """
+    compiler = compiler or default()
+    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
+        scratch = Path(folder)
+        library = _build(project, scratch, compiler, probes=watch or states, sanitize=sanitize)
+        job = _job(project.plan, library, steps, watch=watch, states=states, predict=predict)
+        fed = {**project.plan.graph.samples, **(samples or {})}
+        initial = {**_initial(project.plan), **(overrides or {})}
+        job["initial"] = list(initial)
+        arrays = {f"initial/{name}": value for name, value in initial.items()}
+        arrays.update({f"sample/{name}": fed[name] for name in job["fed"]})
+        (scratch / "job.json").write_text(json.dumps(job))
+        np.savez(scratch / "in.npz", **arrays)  # type: ignore[arg-type]
+        _work(scratch, compiler.sanitizer_runtime if sanitize else "")
+        with np.load(scratch / "out.npz") as result:
+            return _result(dict(result), steps)
+
+
+def _build(
+    project: Project, scratch: Path, compiler: Compiler, *, probes: bool, sanitize: bool
+) -> Path:
+    plan, folder = project.plan, project.folder
+    names = [f"{plan.prefix}.c", "weights.c"]
+    sources = [folder / name for name in names]
+    sources += sorted((folder / "kernels").glob("*.c"))
+    defines = [f"GL_CORES={plan.target.cores}", *(["GL_PROBE"] if probes else [])]
+    return build_library(
+        sources,
+        scratch / "net.so",
+        include=[folder],
+        defines=defines,
+        compiler=compiler,
+        sanitize=sanitize,
+    )
+
+
+def _initial(plan: Plan) -> dict[str, Array]:
+    """What may differ from the built-in values; constants are read-only and stay."""
+    places = plan.buffer_of()
+    return {
+        name: value
+        for name, value in plan.graph.data.items()
+        if name in places and places[name].region == "weights"
+    }
+
+
+def _job(
+    plan: Plan, library: Path, steps: int, *, watch: bool, states: bool, predict: bool
+) -> dict[str, Any]:
+    graph, places = plan.graph, plan.buffer_of()
+    return {
+        "library": str(library),
+        "prefix": plan.prefix,
+        "steps": steps,
+        "accumulate": graph.accumulate,
+        "watch": watch,
+        "predict": predict,
+        "places": {
+            name: [
+                places[name].region,
+                places[name].offset,
+                DTYPES[tensor.dtype].numpy,
+                list(tensor.shape),
+            ]
+            for name, tensor in graph.tensors.items()
+            if name in places
+        },
+        "fed": [name for name in (*graph.inputs, "target") if name in places],
+        "written_by": [list(_shown(plan, call.outputs)) for call in plan.calls],
+        "each_step": [*(old for old, _ in graph.updates if states), *graph.outputs],
+        "outputs": list(graph.outputs),
+    }
+
+
+def _shown(plan: Plan, outputs: tuple[str, ...]) -> list[str]:
+    """The results of a call, and the views of them."""
+    from gradlet.ops import OPS
+
+    shown = list(outputs)
+    for node in plan.graph.nodes:
+        if OPS[node.op].view and node.inputs[0] in shown:
+            shown.append(node.outputs[0])
+    return shown
+
+
+def _work(scratch: Path, preload: str) -> None:
+    environment = dict(os.environ)
+    if preload:
+        environment["LD_PRELOAD"] = preload
+        environment["ASAN_OPTIONS"] = "detect_leaks=0"
+    done = subprocess.run(
+        [sys.executable, str(WORKER), str(scratch)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if done.returncode == 0:
+        return
+    reason = done.stderr.strip()[-3000:]
+    if done.returncode < 0:
+        reason = f"killed by {signal.Signals(-done.returncode).name}. {reason}"
+    raise GradletError(f"the generated code failed on the host: {reason}")
+
+
+def _result(arrays: dict[str, Array], steps: int) -> Run:
+    def part(prefix: str) -> dict[str, Array]:
+        start = len(prefix) + 1
+        return {k[start:]: v for k, v in arrays.items() if k.startswith(prefix + "/")}
+
+    return Run(
+        "host",
+        steps,
+        tuple(float(value) for value in arrays["loss"]),
+        seconds=tuple(float(value) for value in arrays["seconds"]),
+        tensors=part("tensor"),
+        states=tuple(part(f"step{index}") for index in range(steps)),
+        outputs=(part("predict"),),
+    )

@@ -1,0 +1,103 @@
+"""Runs a project's shared library in a process of its own: a crash there is a message here.
+
+Started by path, with a folder that holds `job.json` and `in.npz`; leaves `out.npz`. It imports
+only numpy, so that it starts quickly and can run under a preloaded sanitizer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Network:
+    """The memory regions and functions of one loaded library."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.library = ctypes.CDLL(job["library"])
+        self.prefix = job["prefix"]
+        self.places = job["places"]
+        self.train_step = self.function("train_step", ctypes.c_float)
+        self.predict = self.function("predict", None)
+
+    def function(self, name: str, result: Any) -> Any:
+        function = getattr(self.library, f"{self.prefix}_{name}")
+        function.restype, function.argtypes = result, []
+        return function
+
+    def view(self, name: str) -> np.ndarray[Any, Any]:
+        """The live memory of a tensor."""
+        region, offset, dtype, shape = self.places[name]
+        count = int(np.prod(shape, dtype=int))
+        kind = ctypes.c_float if dtype == "float32" else ctypes.c_int32
+        symbol = (kind * count).in_dll(self.library, f"{self.prefix}_{region}")
+        place = (kind * count).from_address(ctypes.addressof(symbol) + offset)
+        return np.ctypeslib.as_array(place).reshape(shape)
+
+    def probe(self, callback: Any) -> Any:
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
+        keep = kind(callback) if callback else kind(0)
+        slot = ctypes.c_void_p.in_dll(self.library, f"{self.prefix}_probe")
+        slot.value = ctypes.cast(keep, ctypes.c_void_p).value
+        return keep
+
+
+def main(folder: Path) -> None:
+    job = json.loads((folder / "job.json").read_text())
+    given = dict(np.load(folder / "in.npz"))
+    network = Network(job)
+    for name in job["initial"]:
+        network.view(name)[...] = given[f"initial/{name}"]
+    samples = {name: given[f"sample/{name}"] for name in job["fed"]}
+    result: dict[str, Any] = {}
+    losses, seconds = [], []
+    fed = 0
+    for step in range(job["steps"]):
+        loss, spent = 0.0, 0.0
+        for micro in range(job["accumulate"]):
+            watched = job["watch"] and step == 0 and micro == job["accumulate"] - 1
+            keep = network.probe(_recorder(network, job, result)) if watched else None
+            for name, values in samples.items():
+                network.view(name)[...] = values[fed % len(values)]
+            fed += 1
+            begin = time.perf_counter()
+            loss += network.train_step()
+            spent += time.perf_counter() - begin
+            if keep is not None:
+                network.probe(None)
+        losses.append(loss / job["accumulate"])
+        seconds.append(spent)
+        for name in job["each_step"]:
+            result[f"step{step}/{name}"] = network.view(name).copy()
+    if job["predict"]:
+        result.update(_predictions(network, job, samples))
+    np.savez(folder / "out.npz", loss=np.array(losses), seconds=np.array(seconds), **result)
+
+
+def _recorder(network: Network, job: dict[str, Any], result: dict[str, Any]) -> Any:
+    def record(call: int) -> None:
+        for name in job["written_by"][call]:
+            result[f"tensor/{name}"] = network.view(name).copy()
+
+    return record
+
+
+def _predictions(network: Network, job: dict[str, Any], samples: dict[str, Any]) -> dict[str, Any]:
+    outputs: dict[str, list[Any]] = {name: [] for name in job["outputs"]}
+    for index in range(len(next(iter(samples.values())))):
+        for name, values in samples.items():
+            network.view(name)[...] = values[index]
+        network.predict()
+        for name, values in outputs.items():
+            values.append(network.view(name).copy())
+    return {f"predict/{name}": np.stack(values) for name, values in outputs.items()}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

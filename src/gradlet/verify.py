@@ -1,0 +1,278 @@
+"""Compares a run with PyTorch in float64: every activation, gradient and updated weight of the
+first step, then losses and weights over many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradlet.dtypes import DTYPES
+from gradlet.emit.oracle import oracle_source
+from gradlet.emit.project import Project
+from gradlet.engines import host
+from gradlet.engines.compiler import available
+from gradlet.engines.model import Run
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Graph
+from gradlet.tolerance import Expectation, expect
+
+FAILURE = "verify-failure.npz"
+LARGE_RATE = 2.0**20
+"""A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
+
+
+@dataclass(frozen=True)
+class TensorVerdict:
+    """One tensor against its oracle. `tol` is what the worst element was allowed."""
+
+    name: str
+    role: str
+    node: str
+    module: str
+    oracle: str
+    max_abs: float
+    max_rel: float
+    tol: float
+    share: float  # of the tolerance that the worst element used
+    passed: bool
+
+    def to_json(self) -> dict[str, Any]:
+        value = asdict(self)
+        value["pass"] = value.pop("passed")
+        return value
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: bool
+    steps: int
+    tensors: tuple[TensorVerdict, ...]
+    losses: tuple[tuple[float, float, float], ...]  # (computed, expected, tolerance)
+    bit_identical: Mapping[str, bool]
+    saved: str = ""
+
+    @property
+    def first_wrong(self) -> TensorVerdict | None:
+        return next((tensor for tensor in self.tensors if not tensor.passed), None)
+
+    @property
+    def worst(self) -> TensorVerdict:
+        return max(self.tensors, key=lambda tensor: tensor.share)
+
+    def to_json(self) -> dict[str, Any]:
+        wrong = self.first_wrong
+        return {
+            "pass": self.passed,
+            "steps": self.steps,
+            "tensors": [tensor.to_json() for tensor in self.tensors],
+            "worst": self.worst.to_json(),
+            "first_wrong": wrong.to_json() if wrong else None,
+            "saved": self.saved or None,
+            "losses": [
+                {"computed": c, "expected": e, "tol": t, "pass": abs(c - e) <= t}
+                for c, e, t in self.losses
+            ],
+            "bit_identical": dict(self.bit_identical),
+        }
+
+
+@dataclass(frozen=True)
+class _Oracle:
+    """PyTorch's values of the first step by graph name, of the weights after each, and losses."""
+
+    values: Mapping[str, Array]
+    weights: tuple[Mapping[str, Array], ...]
+    losses: tuple[float, ...]
+
+
+def verify(project: Project, *, steps: int = 5) -> Verdict:
+    """Run the project on the host and compare. Saves the inputs of the first wrong node."""
+    graph = project.plan.graph
+    if steps < 1:
+        raise GradletError("at least one step is needed to verify anything")
+    oracle = _run_oracle(graph, steps)
+    expected = expect(graph, steps)
+    run = host.run(project, steps=steps, watch=True, states=True)
+    computed = dict(run.tensors)
+    recovered = _fused_gradients(project)
+    computed.update(recovered)
+    rows = list(_first_step(project, computed, set(recovered), oracle, expected[0]))
+    rows += _last_step(graph, run, oracle, expected[-1], steps)
+    losses = tuple(
+        (loss, wanted, step.loss_tolerance)
+        for loss, wanted, step in zip(run.loss, oracle.losses, expected, strict=True)
+    )
+    passed = all(row.passed for row in rows) and all(abs(c - e) <= t for c, e, t in losses)
+    saved = _save_failure(project, rows, computed)
+    return Verdict(passed, steps, tuple(rows), losses, _same_bits(project, run, steps), saved)
+
+
+def _run_oracle(graph: Graph, steps: int) -> _Oracle:
+    from gradlet.capture.torch import require_torch
+
+    torch = require_torch()
+    space: dict[str, Any] = {}
+    exec(compile(oracle_source(graph), "<oracle>", "exec"), space)
+
+    def tensor(value: Array) -> Any:
+        wide = value.astype(np.float64) if value.dtype.kind == "f" else value
+        return torch.from_numpy(np.array(wide))
+
+    data = {name: tensor(value) for name, value in graph.data.items()}
+    lr, weight_decay = data["hyper"].tolist()
+    trained = {name: data.pop(name) for name in graph.trained}
+    batches = {name: tensor(value) for name, value in graph.samples.items()}
+    values: dict[str, Array] = {}
+    weights, losses = [], []
+    run = space["steps"](trained, data, batches, steps, graph.accumulate, lr, weight_decay)
+    for index, (before, gradients, after, loss) in enumerate(run):
+        losses.append(float(loss))
+        weights.append({name: value.numpy() for name, value in after.items()})
+        if index == 0:
+            values = {name: value.detach().numpy() for name, value in before.items()}
+            values.update({grad: gradients[t].numpy() for t, grad in graph.grads if t in gradients})
+            updates = {new: weights[0][old] for old, new in graph.updates if old in weights[0]}
+            values.update(updates)
+    return _Oracle(values, tuple(weights), tuple(losses))
+
+
+def _fused_gradients(project: Project) -> dict[str, Array]:
+    """Gradients that exist only inside an update: taken from what the update does to a weight.
+
+    The same code runs with a huge learning rate, so that the weight's own size does not matter.
+    """
+    plan = project.plan
+    nodes = {node.name: node for node in plan.graph.nodes}
+    fused = {
+        nodes[call.nodes[-1]].inputs[0]: nodes[call.nodes[0]].outputs[0]
+        for call in plan.calls
+        if len(call.nodes) > 1
+    }
+    if not fused:
+        return {}
+    hyper = np.array([LARGE_RATE, 0.0], dtype=np.float32)
+    run = host.run(project, steps=1, states=True, overrides={"hyper": hyper})
+    return {
+        grad: (plan.graph.data[weight].astype(np.float64) - run.states[0][weight]) / LARGE_RATE
+        for weight, grad in fused.items()
+    }
+
+
+def _first_step(
+    project: Project,
+    computed: Mapping[str, Array],
+    recovered: set[str],
+    oracle: _Oracle,
+    expected: Expectation,
+) -> Iterator[TensorVerdict]:
+    """Every tensor that the run shows, in program order."""
+    graph = project.plan.graph
+    unit = {name: DTYPES[t.dtype].unit_roundoff for name, t in graph.tensors.items()}
+    for node in _program_order(project):
+        for name in graph.producer()[node].outputs if node in graph.producer() else ():
+            if name not in computed:
+                continue
+            tolerance = expected.tolerances[name]
+            if name in recovered:  # the update rounds once more
+                weight = next(w for w, g in graph.grads if g == name)
+                weights = np.abs(graph.data[weight]).astype(np.float64)
+                tolerance = tolerance + 2 * unit[name] * (
+                    np.abs(expected.values[name]) + weights / LARGE_RATE
+                )
+            source = "torch" if name in oracle.values else "numpy"
+            wanted = oracle.values.get(name, expected.values[name])
+            yield _judge(graph, name, computed[name], wanted, tolerance, source)
+
+
+def _program_order(project: Project) -> list[str]:
+    """One output of each node, views after what they show."""
+    graph = project.plan.graph
+    made = [name for call in project.plan.calls for name in call.nodes]
+    position = {name: index for index, name in enumerate(made)}
+    producer = graph.producer()
+    for node in graph.nodes:
+        if node.name not in position:
+            source = producer.get(node.inputs[0])
+            position[node.name] = position[source.name] if source else 0
+    ordered = sorted(graph.nodes, key=lambda node: position[node.name])
+    return [node.outputs[0] for node in ordered]
+
+
+def _judge(
+    graph: Graph, name: str, value: Array, wanted: Array, tolerance: Array, oracle: str
+) -> TensorVerdict:
+    error = np.abs(np.asarray(value, np.float64) - wanted).reshape(-1)
+    allowed = np.broadcast_to(tolerance, np.shape(wanted)).reshape(-1)
+    error = np.where(np.isfinite(error), error, np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(error == 0, 0.0, error / allowed)
+    worst = int(share.argmax())
+    scale = float(np.abs(wanted).max())
+    base = name.split(" ")[0]
+    node = graph.producer()[base]
+    return TensorVerdict(
+        name,
+        graph.tensors[base].role,
+        node.name,
+        node.module,
+        oracle,
+        float(error.max()),
+        float(error.max() / scale) if scale else float(error.max()),
+        float(allowed[worst]),
+        float(share[worst]),
+        bool(share[worst] <= 1.0),
+    )
+
+
+def _last_step(
+    graph: Graph, run: Run, oracle: _Oracle, expected: Expectation, steps: int
+) -> list[TensorVerdict]:
+    if steps == 1:
+        return []
+    rows = []
+    for old, new in graph.updates:
+        if old in graph.trained:
+            row = _judge(
+                graph,
+                f"{new} after step {steps}",
+                run.states[-1][old],
+                oracle.weights[-1][old],
+                expected.tolerances[new],
+                "torch",
+            )
+            rows.append(row)
+    return rows
+
+
+def _same_bits(project: Project, run: Run, steps: int) -> dict[str, bool]:
+    """Whether every compiler at hand makes the same bits of the same source."""
+    same = True
+    for compiler in available():
+        other = host.run(project, steps=steps, states=True, compiler=compiler)
+        same = same and other.loss == run.loss
+        for mine, theirs in zip(run.states, other.states, strict=True):
+            same = same and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    return {"host": bool(same)}
+
+
+def _save_failure(
+    project: Project, rows: list[TensorVerdict], computed: Mapping[str, Array]
+) -> str:
+    """Keep what the first wrong node was given and what it made, for a closer look."""
+    path = project.folder / FAILURE
+    wrong = next((row for row in rows if not row.passed), None)
+    if wrong is None:
+        path.unlink(missing_ok=True)
+        return ""
+    graph = project.plan.graph
+    node = next(node for node in graph.nodes if node.name == wrong.node)
+    first = {name: value[0] for name, value in graph.samples.items()}
+    known = {**graph.data, **first, **computed}
+    values = {f"input/{name}": known[name] for name in node.inputs if name in known}
+    values.update({f"output/{name}": known[name] for name in node.outputs if name in known})
+    np.savez(path, **values)
+    return str(Path(path))
