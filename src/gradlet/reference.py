@@ -1,8 +1,7 @@
 """Runs a training graph in numpy: the ops' own references, in float64, step by step.
 
-With `noise` (a seed) each node's result is disturbed as rounding in a lower precision would
-disturb it. How far that drives a tensor is the error that the precision itself allows; tolerances
-are taken from it.
+An exact run can also measure, node by node, how much rounding in the tensors' own dtype may add to
+each element. A later run disturbed by that much shows how far such errors travel.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from gradlet.dtypes import DTYPES
 from gradlet.graph import Array, Graph, Site
 from gradlet.ops import OPS
 
+Spread = dict[str, Array]
+"""For each tensor, the size of the error that the node which makes it may add."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -26,44 +28,70 @@ class Step:
     state: Mapping[str, Array]
 
 
+@dataclass(frozen=True)
+class Disturbance:
+    """What a disturbed run adds to every result: a draw by seed and value times the spread."""
+
+    seed: int
+    spreads: list[Spread]
+
+
 def run_reference(
     graph: Graph,
     steps: int,
     *,
     overrides: Mapping[str, Array] | None = None,
-    noise: int | None = None,
+    measured: list[Spread] | None = None,
+    disturbance: Disturbance | None = None,
 ) -> Iterator[Step]:
-    """Yield `steps` training steps from the initial state; samples are used round and round."""
+    """Yield `steps` training steps from the initial state; samples are used round and round.
+
+    `measured` collects the spreads of each micro-batch, which a disturbance takes.
+    """
     state = {name: _wide(value) for name, value in {**graph.data, **(overrides or {})}.items()}
     fed = 0
     for _ in range(steps):
         losses = []
-        for _ in range(graph.accumulate):
+        for micro in range(graph.accumulate):
             values = dict(state)
             for name, samples in graph.samples.items():
                 values[name] = _wide(samples[fed % len(samples)])
-            fed += 1
-            evaluate(graph, values, ("forward", "backward"), noise)
+            spread: Spread = disturbance.spreads[fed] if disturbance else {}
+            seed = disturbance.seed if disturbance else None
+            _evaluate(graph, values, ("forward", "backward"), spread, seed, measured is not None)
             losses.append(float(values[graph.loss]))
             _store_updates(graph, values, state)
-        evaluate(graph, values, ("update",), noise)
-        _store_updates(graph, values, state)
+            if micro == graph.accumulate - 1:
+                _evaluate(graph, values, ("update",), spread, seed, measured is not None)
+                _store_updates(graph, values, state)
+            if measured is not None:
+                measured.append(spread)
+            fed += 1
         yield Step(values, float(np.mean(losses)), dict(state))
 
 
-def evaluate(
+def evaluate(graph: Graph, values: dict[str, Array], phases: tuple[str, ...] = ()) -> None:
+    """Fill in what the nodes of some phases compute from the values that are there."""
+    _evaluate(graph, values, phases, {}, None, False)
+
+
+def _evaluate(
     graph: Graph,
     values: dict[str, Array],
-    phases: tuple[str, ...] = (),
-    noise: int | None = None,
+    phases: tuple[str, ...],
+    spread: Spread,
+    seed: int | None,
+    measure: bool,
 ) -> None:
-    """Fill in what the nodes of some phases compute from the values that are there."""
     for site in graph.sites(*phases):
         operands = [values[name] for name in site.node.inputs]
         results = OPS[site.node.op].reference(site.attrs, *operands)
-        if noise is not None:
-            results = _disturbed(site, operands, results, noise)
-        values.update(zip(site.node.outputs, results, strict=True))
+        if measure:
+            spread.update(_spread(site, operands, results))
+        for name, result in zip(site.node.outputs, results, strict=True):
+            values[name] = result
+            if seed is not None:
+                values[name] = result + _draws(result, seed) * spread[name]
 
 
 def _wide(value: Array) -> Array:
@@ -76,33 +104,32 @@ def _store_updates(graph: Graph, values: Mapping[str, Array], state: dict[str, A
             state[old] = values[new]
 
 
-def _disturbed(
-    site: Site, operands: list[Array], results: tuple[Array, ...], noise: int
-) -> tuple[Array, ...]:
-    """Add what rounding may add: sqrt(roundings per element) * unit roundoff * magnitude.
+def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Spread:
+    """Rounding error that a node may add: unit roundoff * magnitude * growth over its roundings.
 
-    The magnitude of a sum is that of its terms, not of the result, or cancellation would hide
-    what was lost; for ops that are sums it is the same op over absolute values.
+    The magnitude of a sum is that of its terms, not of the result, or cancellation would hide what
+    was lost; for ops that are sums it is the same op over absolute values. Errors of k roundings
+    grow as sqrt(k) when they are independent; when equal terms are added up they are not, and a
+    chain then loses up to k/3 units: the growth has a share of both.
     """
     op = OPS[site.node.op]
-    if op.view or site.node.op == "transpose":
-        return results
+    spread: Spread = {}
     magnitudes: tuple[Array, ...] = results
-    if op.linear:
+    if op.linear and not op.exact:
         magnitudes = op.reference(site.attrs, *(np.abs(operand) for operand in operands))
-    disturbed = []
-    for tensor, result, magnitude in zip(site.outs, results, magnitudes, strict=True):
+    for tensor, magnitude in zip(site.outs, magnitudes, strict=True):
         roundings = 1 + op.work(site).macs / max(tensor.elements, 1)
-        scale = DTYPES[tensor.dtype].unit_roundoff * np.sqrt(roundings)
-        disturbed.append(result + _draws(result, noise) * scale * np.abs(magnitude))
-    return tuple(disturbed)
+        growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
+        spread[tensor.name] = DTYPES[tensor.dtype].unit_roundoff * growth * np.abs(magnitude)
+    return spread
 
 
 def _draws(result: Array, seed: int) -> Array:
     """A number in [-1, 1) for each element, by its value: equal values are rounded alike, and
     their errors add up where independent ones would cancel."""
-    bits = np.asarray(result).astype(np.float32).view(np.uint32).astype(np.uint64)
+    bits = np.atleast_1d(result).astype(np.float32).view(np.uint32).astype(np.uint64)
     mixed = bits + np.uint64(0x9E3779B97F4A7C15 * (seed + 1) % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+    draws = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+    return draws.reshape(np.shape(result))

@@ -1,24 +1,24 @@
 """What to expect of a training run, and how far a correct one may be away from it.
 
-The expected values are those of the float64 reference. The tolerance comes from running the same
-reference with each node's result disturbed by what its dtype and the length of its reductions
-allow (see reference.py): cancellation, depth, and decisions on the edge (a ReLU at 0, a tie in a
-max-pool) all show up in it, element by element.
+The expected values are those of the float64 reference. The tolerance has two parts, element by
+element: what the node itself may add by rounding, from its dtype and the length of its reductions;
+and what comes in from before, seen by running the reference again with every node disturbed by
+that much. Cancellation, depth, and decisions on the edge (a ReLU at 0) all show up in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gradlet.graph import Array, Graph
-from gradlet.reference import Step, run_reference
+from gradlet.reference import Disturbance, Spread, Step, run_reference
 
-TRIALS = 4
+TRIALS = 3
 MARGIN = 4.0
-"""Real rounding errors are no uniform draws: four times the largest of four draws leaves room. A
+"""Real rounding errors are no uniform draws: four times the largest of a few draws leaves room. A
 wrong kernel exceeds it all the same, being wrong by the size of values, not of their last bits."""
 
 
@@ -37,29 +37,28 @@ def expect(
     steps: int,
     *,
     overrides: Mapping[str, Array] | None = None,
-    every_tensor: int = 1,
 ) -> list[Expectation]:
-    """`steps` training steps; tensors of the first `every_tensor`, states of all."""
-    exact = _kept(graph, steps, overrides, every_tensor, None)
-    noisy = [_kept(graph, steps, overrides, every_tensor, trial) for trial in range(TRIALS)]
+    """`steps` training steps: all tensors of the first, outputs and states of the others."""
+    spreads: list[Spread] = []
+    exact = _kept(graph, run_reference(graph, steps, overrides=overrides, measured=spreads))
+    trials = []
+    for seed in range(TRIALS):
+        noise = Disturbance(seed, spreads)
+        trials.append(
+            _kept(graph, run_reference(graph, steps, overrides=overrides, disturbance=noise))
+        )
+    last = spreads[graph.accumulate - 1 :: graph.accumulate]
     return [
-        _expectation(values, loss, [(run[i][0], run[i][1]) for run in noisy])
-        for i, (values, loss) in enumerate(exact)
+        _expectation(graph, exact[i], [trial[i] for trial in trials], last[i]) for i in range(steps)
     ]
 
 
-def _kept(
-    graph: Graph,
-    steps: int,
-    overrides: Mapping[str, Array] | None,
-    every_tensor: int,
-    noise: int | None,
-) -> list[tuple[dict[str, Array], float]]:
-    kept = []
-    run = run_reference(graph, steps, overrides=overrides, noise=noise)
-    for index, step in enumerate(run):
-        kept.append((_values(graph, step, full=index < every_tensor), step.loss))
-    return kept
+Kept = tuple[dict[str, Array], float]
+
+
+def _kept(graph: Graph, run: Iterator[Step]) -> list[Kept]:
+    """Values and loss of each step; all tensors of the first, outputs and states of the others."""
+    return [(_values(graph, step, full=index == 0), step.loss) for index, step in enumerate(run)]
 
 
 def _values(graph: Graph, step: Step, *, full: bool) -> dict[str, Array]:
@@ -69,20 +68,18 @@ def _values(graph: Graph, step: Step, *, full: bool) -> dict[str, Array]:
     return {name: value for name, value in step.values.items() if value.dtype.kind == "f"}
 
 
-def _expectation(
-    values: Mapping[str, Array], loss: float, trials: Sequence[tuple[Mapping[str, Array], float]]
-) -> Expectation:
+def _expectation(graph: Graph, exact: Kept, trials: Sequence[Kept], spread: Spread) -> Expectation:
+    values, loss = exact
     tolerances = {}
     for name, value in values.items():
         deviation = np.max([np.abs(trial[name] - value) for trial, _ in trials], axis=0)
-        typical = float(np.sqrt(np.mean(np.square(deviation)))) if value.size else 0.0
-        tolerances[name] = MARGIN * np.maximum(deviation, min(typical, _typical(deviation)))
+        own = spread.get(name, np.zeros_like(value))
+        tolerances[name] = MARGIN * np.maximum(np.maximum(deviation, _typical(deviation)), own)
     deviation_of_loss = max(abs(trial_loss - loss) for _, trial_loss in trials)
-    # a mean over few numbers can be hit exactly by chance; its own rounding always remains
-    floor = 2.0**-24 * abs(loss)
-    return Expectation(values, tolerances, loss, MARGIN * max(deviation_of_loss, floor))
+    own_of_loss = float(spread[graph.loss])
+    return Expectation(values, tolerances, loss, MARGIN * max(deviation_of_loss, own_of_loss))
 
 
 def _typical(deviation: Array) -> float:
     """An ordinary deviation, blind to the few elements where a decision flipped."""
-    return float(np.quantile(deviation, 0.9)) if deviation.size else 0.0
+    return float(np.quantile(deviation, 0.9))

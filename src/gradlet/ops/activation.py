@@ -27,6 +27,7 @@ from gradlet.ops.pointwise import same_index_axes
 class Relu(Op):
     name = "relu"
     inputs = ("x",)
+    exact = True
     overwrites = ("x",)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
@@ -55,6 +56,7 @@ class ReluGrad(Op):
     name = "relu_grad"
     inputs = ("dy", "y")
     outputs = ("dx",)
+    exact = True
     overwrites = ("dy",)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:

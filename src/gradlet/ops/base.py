@@ -84,6 +84,7 @@ class Op(ABC):
     """The facts of one kind of node. Subclasses fill them in; OPS holds one instance of each.
 
     linear      the result is bounded by the same op over absolute values (for tolerances)
+    exact       the result is copied, not computed: no rounding
     overwrites  inputs whose memory the output may take over, element for element
     view        the output is the first input's bytes under another shape
     """
@@ -92,6 +93,7 @@ class Op(ABC):
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[tuple[str, ...]] = ("y",)
     linear: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
     overwrites: ClassVar[tuple[str, ...]] = ()
     view: ClassVar[bool] = False
 

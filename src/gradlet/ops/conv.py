@@ -86,12 +86,15 @@ class Conv2d(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         x, w = ins[:2]
         groups = _grouped(attrs)
-        views = np.split(window(attrs, w.shape[2:]).windows(x), groups, axis=1)
-        parts = [
-            np.tensordot(view, part, axes=([1, 4, 5], [1, 2, 3])).transpose(0, 3, 1, 2)
-            for view, part in zip(views, np.split(w, groups, axis=0), strict=True)
-        ]
-        y = np.concatenate(parts, axis=1)
+        view = window(attrs, w.shape[2:]).windows(x)
+        if groups == x.shape[1] == w.shape[0]:
+            y = np.einsum("ncyxij,cij->ncyx", view, w[:, 0])
+        else:
+            parts = [
+                np.tensordot(part, own, axes=([1, 4, 5], [1, 2, 3])).transpose(0, 3, 1, 2)
+                for part, own in zip(_split(view, groups, 1), _split(w, groups, 0), strict=True)
+            ]
+            y = np.concatenate(parts, axis=1)
         return (y + ins[2][:, None, None] if len(ins) == 3 else y,)
 
     def vjp(
@@ -169,14 +172,7 @@ class Conv2dInputGrad(Op):
         padded = np.zeros(shape, dtype=np.result_type(dy, w))
         for i in range(slide.kernel[0]):
             for j in range(slide.kernel[1]):
-                target = padded[slide.taps(i, j, dy.shape[2:])]
-                parts = [
-                    np.tensordot(d, p[:, :, i, j], axes=([1], [0])).transpose(0, 3, 1, 2)
-                    for d, p in zip(
-                        np.split(dy, groups, axis=1), np.split(w, groups, axis=0), strict=True
-                    )
-                ]
-                target += np.concatenate(parts, axis=1)
+                padded[slide.taps(i, j, dy.shape[2:])] += _through_tap(dy, w[:, :, i, j], groups)
         return (padded[:, :, top : top + height, left : left + width],)
 
     def work(self, site: Site) -> Work:
@@ -204,6 +200,21 @@ class Conv2dInputGrad(Op):
         return Lowering("conv2d", "input_grad", _conv_sizes(site.attrs, dx, w, dy))
 
 
+def _split(array: Array, groups: int, axis: int) -> list[Array]:
+    return np.split(array, groups, axis=axis)
+
+
+def _through_tap(dy: Array, w: Array, groups: int) -> Array:
+    """What one kernel tap w[O, C/groups] sends back of the output gradient."""
+    if w.shape[1] == 1 and groups == w.shape[0]:
+        return dy * w[:, 0, None, None]
+    parts = [
+        np.tensordot(d, own, axes=([1], [0])).transpose(0, 3, 1, 2)
+        for d, own in zip(_split(dy, groups, 1), _split(w, groups, 0), strict=True)
+    ]
+    return np.concatenate(parts, axis=1)
+
+
 @register
 class Conv2dWeightGrad(Op):
     name = "conv2d_weight_grad"
@@ -218,10 +229,12 @@ class Conv2dWeightGrad(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dy, x = ins
         groups = _grouped(attrs)
-        views = np.split(window(attrs, ints(attrs, "kernel")).windows(x), groups, axis=1)
+        view = window(attrs, ints(attrs, "kernel")).windows(x)
+        if groups == x.shape[1] == dy.shape[1]:
+            return (np.einsum("ncyx,ncyxij->cij", dy, view)[:, None],)
         parts = [
-            np.tensordot(d, view, axes=([0, 2, 3], [0, 2, 3]))
-            for d, view in zip(np.split(dy, groups, axis=1), views, strict=True)
+            np.tensordot(d, part, axes=([0, 2, 3], [0, 2, 3]))
+            for d, part in zip(_split(dy, groups, 1), _split(view, groups, 1), strict=True)
         ]
         return (np.concatenate(parts, axis=0),)
 

@@ -47,6 +47,7 @@ class Slice(Op):
     name = "slice"
     inputs = ("x",)
     linear = True
+    exact = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         size = ints(attrs, "size")
@@ -91,6 +92,7 @@ class Pad(Op):
     name = "pad"
     inputs = ("x",)
     linear = True
+    exact = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         size = ints(attrs, "size")

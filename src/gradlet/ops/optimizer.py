@@ -47,6 +47,7 @@ class Sgd(Op):
 class Reset(Op):
     name = "reset"
     inputs = ("x",)
+    exact = True
     overwrites = ("x",)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:

@@ -79,6 +79,7 @@ def _taps_per_output(site: Site) -> int:
 class MaxPool2d(Op):
     name = "max_pool2d"
     inputs = ("x",)
+    exact = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (_pool_shape(attrs, ins[0]),)

@@ -31,6 +31,7 @@ class Reshape(Op):
     name = "reshape"
     inputs = ("x",)
     linear = True
+    exact = True
     view = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
@@ -68,6 +69,7 @@ class Transpose(Op):
     name = "transpose"
     inputs = ("x",)
     linear = True
+    exact = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         axes = ints(attrs, "axes")
