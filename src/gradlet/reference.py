@@ -114,11 +114,12 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     """
     op = OPS[site.node.op]
     spread: Spread = {}
+    work = op.work(site)
     magnitudes: tuple[Array, ...] = results
     if op.linear and not op.exact:
         magnitudes = op.reference(site.attrs, *(np.abs(operand) for operand in operands))
     for tensor, magnitude in zip(site.outs, magnitudes, strict=True):
-        roundings = 1 + op.work(site).macs / max(tensor.elements, 1)
+        roundings = 1 + (work.macs + work.adds) / max(tensor.elements, 1)
         growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
         spread[tensor.name] = DTYPES[tensor.dtype].unit_roundoff * growth * np.abs(magnitude)
     return spread

@@ -21,10 +21,12 @@ class ShapeError(GradletError):
 
 @dataclass(frozen=True)
 class Work:
-    """What a node costs at least: multiply-accumulates, and bytes that must be touched once."""
+    """What a node costs at least: multiply-accumulates, bytes that must be touched once, and
+    additions that are no multiply-accumulates."""
 
     macs: int
     bytes: int
+    adds: int = 0
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class CrossEntropy(_CrossEntropy):
         return {"logits": emit.add("cross_entropy_grad", [*site.node.inputs, grads[0]])}
 
     def work(self, site: Site) -> Work:
-        return Work(site.ins[0].elements, site.moved_bytes)
+        return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         batch = site.ins[0].shape[0]
@@ -105,7 +105,7 @@ class CrossEntropyGrad(_CrossEntropy):
         return ((_softmax(logits) - one_hot) * (dloss / labels.size),)
 
     def work(self, site: Site) -> Work:
-        return Work(site.ins[0].elements, site.moved_bytes)
+        return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         spans = (Span("logits", 0), Span("labels", 0), Span("dlogits", 0))
@@ -135,7 +135,7 @@ class MeanSquaredError(Op):
         return {"x": emit.add("mse_grad", [*site.node.inputs, grads[0]])}
 
     def work(self, site: Site) -> Work:
-        return Work(site.ins[0].elements, site.moved_bytes)
+        return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return tuple(

@@ -34,7 +34,7 @@ class Sgd(Op):
         return (w - lr * (g + weight_decay * w),)
 
     def work(self, site: Site) -> Work:
-        return Work(2 * site.outs[0].elements, site.moved_bytes)
+        return Work(0, site.moved_bytes, 2 * site.outs[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return same_index_axes(site.outs[0].shape, ("w", "g", "w_next"))

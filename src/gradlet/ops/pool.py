@@ -92,9 +92,6 @@ class MaxPool2d(Op):
     ) -> dict[str, str]:
         return {"x": emit.add("max_pool2d_grad", [grads[0], site.node.inputs[0]], site.attrs)}
 
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes)
-
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return _forward_axes(site)
 
@@ -180,7 +177,7 @@ class AvgPool2d(Op):
         return {"x": emit.add("avg_pool2d_grad", [grads[0]], attrs)}
 
     def work(self, site: Site) -> Work:
-        return Work(site.outs[0].elements * _taps_per_output(site), site.moved_bytes)
+        return Work(0, site.moved_bytes, site.outs[0].elements * _taps_per_output(site))
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return _forward_axes(site)
@@ -224,7 +221,7 @@ class AvgPool2dGrad(Op):
         return (padded[:, :, top : top + height, left : left + width],)
 
     def work(self, site: Site) -> Work:
-        return Work(site.ins[0].elements * _taps_per_output(site), site.moved_bytes)
+        return Work(0, site.moved_bytes, site.ins[0].elements * _taps_per_output(site))
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         dx = site.outs[0].shape

@@ -42,7 +42,7 @@ class Sum(Op):
         return (np.asarray(ins[0].sum(axis=ints(attrs, "axes"))),)
 
     def work(self, site: Site) -> Work:
-        return Work(site.ins[0].elements, site.moved_bytes)
+        return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         reduced = ints(site.attrs, "axes")

@@ -1,0 +1,285 @@
+"""One command per verb; no logic. Results on stdout, progress and messages on stderr.
+
+Exit status: 0 done, 1 a check failed, 2 bad use or a model that does not fit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import gradlet
+from gradlet import doctor as doctor_module
+from gradlet import target as targets
+from gradlet.api import training_graph
+from gradlet.capture import Captured
+from gradlet.emit.project import parameter_count, refuse_foreign
+from gradlet.errors import GradletError
+from gradlet.plan.model import Plan
+from gradlet.train import Recipe
+from gradlet.verify import Verdict
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="From a PyTorch or ONNX model to C that trains on a microcontroller, and proof of it.",
+)
+stderr = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.")]
+
+
+def command(function: Callable[..., int | None]) -> Callable[..., None]:
+    """Register a verb; a user's mistake becomes one message and exit status 2."""
+
+    @wraps(function)
+    def guarded(*args: Any, **options: Any) -> None:
+        try:
+            status = function(*args, **options)
+        except GradletError as error:
+            if options.get("json_"):
+                print(json.dumps({"error": str(error)}))
+            stderr.print("[bold red]error:[/] ", end="")
+            stderr.print(str(error), markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(2) from None
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            stderr.print(f"error: {error.strerror or error}: {error.filename}", markup=False)
+            raise typer.Exit(2) from None
+        raise typer.Exit(status or 0)
+
+    app.command(name=function.__name__.rstrip("_"))(guarded)
+    return guarded
+
+
+def progress(text: str) -> AbstractContextManager[Any]:
+    return stderr.status(text)
+
+
+@command
+def build(
+    model: Annotated[str, typer.Argument(help="file.py:NAME, an .onnx or .toml, or zoo:NAME.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the project.")],
+    target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = "host",
+    cores: Annotated[int | None, typer.Option(help="Cores of the team.")] = None,
+    l1: Annotated[str | None, typer.Option(help="Size of L1, such as 64k.")] = None,
+    l2: Annotated[str | None, typer.Option(help="Size of L2, such as 1.5M.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="MEMORY=SIZE of the target, such as RAM=64k.")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="cross_entropy or mse.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="L2 penalty.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Samples computed together.")] = None,
+    accumulate: Annotated[int | None, typer.Option(help="Batches per update.")] = None,
+    dtype: Annotated[str, typer.Option(help="f32.")] = "f32",
+    update: Annotated[str | None, typer.Option(help="all, last:N, or names and patterns.")] = None,
+    prefix: Annotated[str, typer.Option(help="Start of every C name.")] = "net",
+    input_: Annotated[
+        str | None, typer.Option("--input", help="Shape of one sample, CxHxW, if there is none.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="An .npz with `inputs` and `targets` for the golden data.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Turn a model into a C project that trains it."""
+    refuse_foreign(output)
+    if dtype != "f32":
+        raise GradletError(f"dtype '{dtype}' is not there; f32 is")
+    sizes = {**_levels(l1, l2), **_settings(set_ or [])}
+    device = targets.load(target, cores=cores, sizes=sizes)
+    with progress(f"capturing {model}"):
+        captured = gradlet.capture(model, batch=batch, input_shape=_shape(input_), data=data)
+    chosen = {
+        "loss": loss,
+        "optimizer": optimizer,
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "accumulate": accumulate,
+        "update": update,
+    }
+    with progress("deriving the backward pass and planning the memory"):
+        graph = training_graph(captured, _recipe(captured, chosen))
+        plan = gradlet.plan(graph, device, prefix=prefix)
+    with progress("writing the project and its golden data"):
+        project = gradlet.emit(plan, output)
+    _show(json_, _build_json(project.folder, plan), lambda: _build_table(project.folder, plan))
+
+
+@command
+def run(
+    project: Folder,
+    engine: Annotated[str, typer.Option(help="Where to run: host.")] = "host",
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 5,
+    json_: Json = False,
+) -> None:
+    """Train for some steps on the project's own samples."""
+    loaded = gradlet.load(project)
+    with progress(f"training {steps} steps on the {engine} engine"):
+        result = gradlet.run(loaded, engine=engine, steps=steps)
+    nodes = [{**node, "tile": None, "cycles": None} for node in loaded.manifest["nodes"]]
+    value = {**result.to_json(), "mac_per_cycle": None, "nodes": nodes}
+
+    def show() -> None:
+        for step, (loss, seconds) in enumerate(zip(result.loss, result.seconds, strict=True)):
+            print(f"step {step:4}: loss {loss:.6g}   {seconds * 1e6:8.1f} us")
+
+    _show(json_, value, show)
+
+
+@command
+def verify(
+    project: Folder,
+    steps: Annotated[int, typer.Option(help="Training steps to compare.")] = 5,
+    json_: Json = False,
+) -> int:
+    """Compare every activation, gradient and weight with PyTorch in float64."""
+    loaded = gradlet.load(project)
+    with progress(f"training {steps} steps in C and in PyTorch"):
+        verdict = gradlet.verify(loaded, steps=steps)
+    _show(json_, verdict.to_json(), lambda: _verdict_table(verdict))
+    return 0 if verdict.passed else 1
+
+
+@command
+def doctor(json_: Json = False) -> int:
+    """Say what this machine has, and what is missing for which verb."""
+    findings = doctor_module.examine()
+
+    def show() -> None:
+        table = Table(box=None)
+        for column in ("", "part", "found", "needed for"):
+            table.add_column(column)
+        for finding in findings:
+            mark = "[green]ok[/]" if finding.present else "[yellow]--[/]"
+            table.add_row(mark, finding.name, finding.detail, finding.purpose)
+        Console().print(table)
+
+    _show(json_, {"findings": [finding.to_json() for finding in findings]}, show)
+    return 0 if all(finding.present for finding in findings if finding.required) else 1
+
+
+def _show(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:
+    if as_json:
+        print(json.dumps(value, indent=1))
+    else:
+        show()
+
+
+def _levels(l1: str | None, l2: str | None) -> dict[str, str]:
+    return {name: size for name, size in (("L1", l1), ("L2", l2)) if size is not None}
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise GradletError(f"--set {pair}: write it as KEY=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _shape(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = text.lower().replace(",", "x").split("x")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise GradletError(f"--input {text}: write the shape of one sample as for example 3x32x32")
+    return [int(part) for part in parts]
+
+
+def _recipe(captured: Captured, chosen: dict[str, Any]) -> Recipe:
+    """The command line first, then the model's own wishes, then the defaults."""
+    wishes = {k: v for k, v in captured.defaults.items() if k in Recipe.__dataclass_fields__}
+    given = {key: value for key, value in chosen.items() if value is not None}
+    return replace(Recipe(), **{**wishes, **given})
+
+
+def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
+    return {
+        "project": str(folder),
+        "model": plan.graph.name,
+        "target": plan.target.name,
+        "cores": plan.target.cores,
+        "params": parameter_count(plan),
+        "trained": list(plan.graph.trained),
+        "macs": plan.macs(),
+        "memory": plan.memory(),
+        "calls": len(plan.calls),
+        "kernels": sorted({call.kernel.name for call in plan.calls}),
+    }
+
+
+def _build_table(folder: Path, plan: Plan) -> None:
+    macs = plan.macs()
+    memory = plan.target.memories[-1]
+    table = Table(box=None, show_header=False)
+    table.add_row("model", f"{plan.graph.name}: {parameter_count(plan):,} parameters")
+    table.add_row("target", f"{plan.target.name}, {plan.target.cores} core(s)")
+    table.add_row(
+        "multiply-adds",
+        f"{macs['forward']:,} forward, {macs['weight_grad']:,} weight gradient, "
+        f"{macs['input_grad']:,} input gradient",
+    )
+    ratio = plan.used / plan.lower_bound
+    table.add_row(
+        "memory",
+        f"{plan.used:,} of {memory.size:,} bytes of {memory.name}; lower bound "
+        f"{plan.lower_bound:,} ({ratio:.3f} x)",
+    )
+    table.add_row("project", f"{folder}   (next: gradlet verify {folder})")
+    Console().print(table)
+
+
+def _verdict_table(verdict: Verdict) -> None:
+    table = Table(box=None)
+    for column in ("tensor", "role", "module", "max error", "relative", "of tolerance"):
+        table.add_column(column)
+    for row in verdict.tensors:
+        share = f"{100 * row.share:.1f} %"
+        mark = share if row.passed else f"[bold red]{share} WRONG[/]"
+        table.add_row(
+            row.name, row.role, row.module, f"{row.max_abs:.2e}", f"{row.max_rel:.2e}", mark
+        )
+    console = Console()
+    console.print(table)
+    for step, (computed, expected, tol) in enumerate(verdict.losses):
+        wrong = "" if abs(computed - expected) <= tol else "  [bold red]WRONG[/]"
+        console.print(f"step {step}: loss {computed:.7g}, PyTorch {expected:.7g}{wrong}")
+    wrong_row = verdict.first_wrong
+    if wrong_row is not None:
+        console.print(
+            f"first wrong node: {wrong_row.node} (module '{wrong_row.module}'); its inputs and "
+            f"outputs are in {verdict.saved}"
+        )
+    outcome = "[bold green]PASS[/]" if verdict.passed else "[bold red]FAIL[/]"
+    console.print(f"{len(verdict.tensors)} tensors, {verdict.steps} steps: {outcome}")
+
+
+def main() -> None:
+    try:
+        app(prog_name="gradlet")
+    except KeyboardInterrupt:
+        stderr.print("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:  # `gradlet ... | head` is no fault
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
