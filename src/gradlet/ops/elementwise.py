@@ -14,13 +14,12 @@ from gradlet.ops.base import (
     Importer,
     Lowering,
     Op,
-    Span,
     from_onnx,
     from_toml,
     from_torch,
     register,
 )
-from gradlet.ops.pointwise import broadcast, broadcast_strides, merge, padded
+from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 
 
 @register
@@ -43,16 +42,8 @@ class Add(Op):
         return {name: reduce_to(emit, grads[0], shapes[name]) for name in wanted}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        result = site.outs[0].shape
-        axes = []
-        for dim, extent in enumerate(result):
-            spans = [Span("y", dim)]
-            for operand, tensor in zip(("a", "b"), site.ins, strict=True):
-                own = dim - (len(result) - len(tensor.shape))
-                if own >= 0 and tensor.shape[own] == extent:
-                    spans.append(Span(operand, own))
-            axes.append(Axis(f"dim{dim}", extent, tuple(spans)))
-        return tuple(axes)
+        shapes = {"a": site.ins[0].shape, "b": site.ins[1].shape}
+        return broadcast_axes(site.outs[0].shape, shapes)
 
     def lower(self, site: Site) -> Lowering:
         result = site.outs[0].shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -26,6 +26,19 @@ def broadcast(*shapes: Shape) -> Shape:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
         raise ShapeError("the shapes cannot be broadcast together") from None
+
+
+def broadcast_axes(result: Shape, operands: Mapping[str, Shape]) -> tuple[Axis, ...]:
+    """One free axis per dimension of the result y; an operand that repeats is needed whole."""
+    axes = []
+    for dim, extent in enumerate(result):
+        spans = [Span("y", dim)]
+        for operand, shape in operands.items():
+            own = dim - (len(result) - len(shape))
+            if own >= 0 and shape[own] == extent:
+                spans.append(Span(operand, own))
+        axes.append(Axis(f"dim{dim}", extent, tuple(spans)))
+    return tuple(axes)
 
 
 def row_major(shape: Shape) -> tuple[int, ...]:

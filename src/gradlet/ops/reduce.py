@@ -1,4 +1,4 @@
-"""Sums over any set of dimensions, and the mean of planes that front ends spell as a reduction."""
+"""Sums over any set of dimensions, their adjoint (repetition), and means of planes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gradlet.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,
+    Emitter,
     Importer,
     Lowering,
     Op,
@@ -22,7 +23,15 @@ from gradlet.ops.base import (
     ints,
     register,
 )
-from gradlet.ops.pointwise import merge, padded, row_major
+from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.pointwise import (
+    broadcast,
+    broadcast_axes,
+    broadcast_strides,
+    merge,
+    padded,
+    row_major,
+)
 from gradlet.ops.pool import global_average
 
 
@@ -40,6 +49,14 @@ class Sum(Op):
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.asarray(ins[0].sum(axis=ints(attrs, "axes"))),)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        full, axes = site.ins[0].shape, ints(site.attrs, "axes")
+        kept = tuple(1 if dim in axes else n for dim, n in enumerate(full))
+        column = emit.add("reshape", [grads[0]], {"shape": kept})
+        return {"x": emit.add("expand", [column], {"shape": full})}
 
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, site.ins[0].elements)
@@ -70,6 +87,56 @@ class Sum(Op):
             sizes[f"{part}_step"] = padded(strides, 0)
         return Lowering("reduce", "sum", sizes)
 
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        return f"{ins[0]}.sum({ints(attrs, 'axes')})"
+
+
+@register
+class Expand(Op):
+    name = "expand"
+    inputs = ("x",)
+    linear = True
+    exact = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        shape = ints(attrs, "shape")
+        if broadcast(ins[0], shape) != shape:
+            raise ShapeError(f"{ins[0]} cannot be repeated to {shape}")
+        return (shape,)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        return (np.broadcast_to(ins[0], ints(attrs, "shape")),)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        return {"x": reduce_to(emit, grads[0], site.ins[0].shape)}
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return broadcast_axes(site.outs[0].shape, {"x": site.ins[0].shape})
+
+    def lower(self, site: Site) -> Lowering:
+        shape = site.outs[0].shape
+        extents, (x_step,) = merge(shape, [broadcast_strides(site.ins[0].shape, shape)])
+        return Lowering(
+            "permute",
+            "copy",
+            {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": 0},
+        )
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        return f"{ins[0]}.expand({ints(attrs, 'shape')})"
+
+
+def _sum(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:
+    shape = imp.shape(x)
+    chosen = sorted({a % len(shape) for a in axes}) if axes else list(range(len(shape)))
+    y = imp.add("sum", [x], {"axes": tuple(chosen)}) if chosen else x
+    if not keepdim:
+        return y
+    kept = tuple(1 if dim in chosen else n for dim, n in enumerate(shape))
+    return imp.add("reshape", [y], {"shape": kept})
+
 
 def _mean(imp: Importer, x: str, axes: Sequence[int], keepdim: bool) -> str:
     rank = len(imp.shape(x))
@@ -85,11 +152,37 @@ def _torch_mean(imp: Importer, call: Call) -> str:
     return _mean(imp, imp.tensor(x), axes, bool(keepdim))
 
 
-@from_onnx("ReduceMean")
-def _onnx_mean(imp: Importer, call: Call) -> str:
-    axes: Any = call.attrs.get("axes")  # an operand since opset 18
+@from_torch("aten.sum.dim_IntList", "aten.sum.default")
+def _torch_sum(imp: Importer, call: Call) -> str:
+    axes = call.arg(1) if call.target == "aten.sum.dim_IntList" else None
+    keepdim = axes is not None and bool(call.arg(2, False))
+    return _sum(imp, imp.tensor(call.args[0]), axes, keepdim)
+
+
+@from_torch("aten.expand.default")
+def _torch_expand(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    own = imp.shape(x)
+    lead = len(call.args[1]) - len(own)
+    shape = [own[d - lead] if n == -1 else int(n) for d, n in enumerate(call.args[1])]
+    return x if tuple(shape) == own else imp.add("expand", [x], {"shape": tuple(shape)})
+
+
+@from_onnx("ReduceMean", "ReduceSum")
+def _onnx_reduce(imp: Importer, call: Call) -> str:
+    axes: Any = call.attrs.get("axes")  # an operand since opset 13 (sum) or 18 (mean)
     if axes is None and call.arg(1) is not None:
         axes = [int(axis) for axis in imp.static(call.args[1])]
-    if axes is None:
-        raise imp.unsupported("a mean over all dimensions")
-    return _mean(imp, imp.tensor(call.args[0]), axes, bool(call.attrs.get("keepdims", 1)))
+    x, keepdims = imp.tensor(call.args[0]), bool(call.attrs.get("keepdims", 1))
+    if not axes and call.attrs.get("noop_with_empty_axes", 0):
+        return x
+    if call.target == "ReduceSum":
+        return _sum(imp, x, axes, keepdims)
+    return _mean(imp, x, axes or range(len(imp.shape(x))), keepdims)
+
+
+@from_onnx("Expand")
+def _onnx_expand(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    shape = broadcast(imp.shape(x), tuple(int(n) for n in imp.static(call.args[1])))
+    return x if shape == imp.shape(x) else imp.add("expand", [x], {"shape": shape})

@@ -1,0 +1,77 @@
+"""Little graphs around one op, and float64 runs of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradlet.builder import GraphBuilder
+from gradlet.graph import Array, Graph
+from gradlet.ops import OPS
+from gradlet.train import Recipe, train
+from tests.cases import Case
+
+
+def operands(case: Case, seed: int = 0) -> list[Array]:
+    """Float32 values; labels where the case has classes. Distinct, so that no max is a tie."""
+    generator = np.random.default_rng(seed)
+    values: list[Array] = []
+    for index, shape in enumerate(case.shapes):
+        if case.labels and index == 1:
+            values.append(generator.integers(0, case.labels, shape).astype(np.int32))
+        else:
+            values.append(generator.standard_normal(shape).astype(np.float32))
+    return values
+
+
+def op_graph(case: Case, seed: int = 0) -> Graph:
+    """A graph whose only node is the case's op, its operands being parameters or constants."""
+    builder = GraphBuilder(case.op)
+    names = []
+    for index, value in enumerate(operands(case, seed)):
+        role = "const" if value.dtype == np.int32 or index in case.frozen else "param"
+        dtype = "i32" if value.dtype == np.int32 else "f32"
+        names.append(builder.value(f"p{index}", value, role, dtype))
+    output = builder.add(case.op, names, case.attrs)
+    return Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})
+
+
+def op_training_graph(case: Case, seed: int = 0) -> Graph:
+    """The same with a loss behind it (a mean square, unless the op is a loss) and its gradients."""
+    graph = op_graph(case, seed)
+    output = graph.tensors[graph.outputs[0]]
+    if case.op in ("cross_entropy", "mse"):
+        return _loss_graph(case, seed)
+    target = np.random.default_rng(seed + 1).standard_normal((1, *output.shape))
+    return train(graph, Recipe(loss="mse"), target.astype(np.float32))
+
+
+def _loss_graph(case: Case, seed: int) -> Graph:
+    builder = GraphBuilder(case.op)
+    first, second = operands(case, seed)
+    builder.value("p0", first, "param")
+    zero = builder.value("zero", np.zeros(1, np.float32), "const")
+    output = builder.add("add", ["p0", zero])
+    graph = Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})
+    return train(graph, Recipe(loss=case.op), second[None])
+
+
+def torch_forward(case: Case, values: list[Any]) -> Any:
+    """The case's op by its own PyTorch spelling."""
+    from gradlet.emit.oracle import HEAD
+
+    names = [f"v{index}" for index in range(len(values))]
+    space: dict[str, Any] = dict(zip(names, values, strict=True))
+    exec(HEAD.split("def forward")[0], space)
+    texts = [
+        f"{name}.long()" if not value.dtype.is_floating_point else name
+        for name, value in zip(names, values, strict=True)
+    ]
+    return eval(OPS[case.op].torch(case.attrs, *texts), space)
+
+
+def double(value: Array) -> Any:
+    tensor = torch.from_numpy(np.array(value))
+    return tensor.double() if tensor.dtype.is_floating_point else tensor

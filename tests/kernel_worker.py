@@ -1,0 +1,78 @@
+"""Calls kernels of a shared library on arrays of exactly their size, in a process of its own.
+
+Run under a preloaded address sanitizer where there is one, so that a single element too many ends
+the run with a report. Every array is padded by guard words as well, which any compiler's build
+must leave alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+GUARD = 16
+PATTERN = 0x7FA5A5A5  # a NaN that no computation makes
+
+
+class Core(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("count", ctypes.c_int))
+
+
+def guarded(value: np.ndarray[Any, Any], exact: bool) -> tuple[Any, Any]:
+    """(whole, used): a copy between guard words, or exactly sized where a sanitizer watches."""
+    edge = 0 if exact else GUARD
+    whole = np.full(value.size + 2 * edge, PATTERN, np.uint32)
+    used = whole[edge : edge + value.size].view(value.dtype)
+    used[...] = value.reshape(-1)
+    return whole, used
+
+
+def call(library: Any, job: dict[str, Any], exact: bool) -> list[Any]:
+    kept: list[Any] = []
+    pointers, outputs = [], []
+    inputs = [None if v is None else guarded(v, exact) for v in job["inputs"]]
+    for index, value in enumerate(job["outputs"]):
+        pair = guarded(value, exact)
+        if index == 0 and job["in_place"] is not None:
+            pair = inputs[job["in_place"]]
+        outputs.append(pair[1])
+        kept.append(pair)
+        pointers.append(pair[1].ctypes.data_as(ctypes.c_void_p))
+    for item in inputs:
+        kept.append(item)
+        pointers.append(None if item is None else item[1].ctypes.data_as(ctypes.c_void_p))
+    if job["scratch"]:
+        pair = guarded(np.full(job["scratch"], np.nan, np.float32), exact)
+        kept.append(pair)
+        pointers.append(pair[1].ctypes.data_as(ctypes.c_void_p))
+    sizes = np.array(job["sizes"], np.int32)
+    pointers.append(sizes.ctypes.data_as(ctypes.c_void_p))
+    function = getattr(library, job["symbol"])
+    function.restype = None
+    for core in job["order"]:
+        function(Core(core, len(job["order"])), *pointers)
+    for pair in filter(None, kept):
+        whole, used = pair
+        edges = [*whole[: (whole.size - used.size) // 2], *whole[whole.size - GUARD :]]
+        if not exact and any(word != PATTERN for word in edges):
+            raise SystemExit(f"{job['symbol']} wrote outside an operand: {job['label']}")
+    return [output.copy() for output in outputs]
+
+
+def main(library_path: str, folder: Path, exact: bool) -> None:
+    library = ctypes.CDLL(library_path)
+    jobs = pickle.loads((folder / "jobs").read_bytes())
+    results = []
+    for job in jobs:
+        print(job["label"], file=sys.stderr, flush=True)  # the last line names a crash
+        results.append(call(library, job, exact))
+    (folder / "results").write_bytes(pickle.dumps(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "exact")

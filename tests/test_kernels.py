@@ -1,0 +1,253 @@
+"""Every kernel of the catalogue against its op's reference: many shapes, odd ones and 1 among them,
+teams of 1 to 8 cores, in any order, in place where that is allowed, sanitizers on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradlet import kernels
+from gradlet.engines import compiler
+from gradlet.graph import Array, Site
+from gradlet.kernels import Kernel
+from gradlet.ops import OPS
+from gradlet.ops.base import Size
+from gradlet.reference import _spread, run_reference
+from gradlet.tolerance import MARGIN
+from tests.cases import CASES, Case, random_cases
+from tests.helpers import op_training_graph
+
+RUNTIME = Path(kernels.FOLDER).parent / "runtime"
+TEAMS = (1, 2, 3, 8)
+ALL = list(kernels.kernels())
+
+
+@dataclass(frozen=True)
+class Job:
+    """One node of one case, with float32 operands and what float64 makes of them."""
+
+    label: str
+    site: Site
+    inputs: tuple[Array, ...]
+    expected: Array
+    tolerance: Array
+    sizes: tuple[tuple[str, Size], ...]
+    update: bool = False
+
+
+@cache
+def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
+    """Jobs for each family and mode, from every row of the table."""
+    found: dict[tuple[str, str], list[Job]] = defaultdict(list)
+    for case in (*CASES, *random_cases(240, seed=1)):
+        graph = op_training_graph(case)
+        values = next(iter(run_reference(graph, 1))).values
+        for site in graph.sites():
+            job = _job(case, site, [values[name] for name in site.node.inputs])
+            lowering = OPS[site.node.op].lower(site)
+            found[lowering.family, lowering.mode].append(job)
+    found["unary", "reset"] = [
+        Job("reset", job.site, job.inputs, job.expected * 0, job.tolerance * 0, job.sizes)
+        for job in found["unary", "relu"]
+    ]
+    return found
+
+
+def _job(case: Case, site: Site, values: list[Array]) -> Job:
+    op = OPS[site.node.op]
+    inputs = [v.astype(np.float32) if v.dtype.kind == "f" else v for v in values]
+    wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in inputs]
+    results = op.reference(site.attrs, *wide)
+    spread = _spread(site, wide, results)[site.node.outputs[0]]
+    # a copy is exact; so is everything that is not rounded
+    return Job(
+        f"{case.id}: {site.node.op}",
+        site,
+        tuple(inputs),
+        results[0],
+        MARGIN * spread,
+        tuple(op.lower(site).sizes.items()),
+    )
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All kernels in one sanitized library."""
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "gl_kernels.h").write_text(kernels.header(ALL))
+    sources = []
+    for kernel in ALL:
+        sources.append(folder / f"{kernel.name}.c")
+        sources[-1].write_text(kernels.render(kernel))
+    return compiler.build_library(
+        sources, folder / "all.so", include=[folder, RUNTIME], sanitize=True
+    )
+
+
+def call(library: Path, folder: Path, calls: list[dict[str, Any]]) -> list[list[Array]]:
+    (folder / "jobs").write_bytes(pickle.dumps(calls))
+    preload = compiler.default().sanitizer_runtime
+    environment = dict(os.environ)
+    if preload:
+        environment |= {"LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0"}
+    worker = Path(__file__).with_name("kernel_worker.py")
+    mode = "exact" if preload else "guarded"
+    done = subprocess.run(
+        [sys.executable, str(worker), str(library), str(folder), mode],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "runtime error" not in done.stderr, done.stderr[-3000:]
+    results: list[list[Array]] = pickle.loads((folder / "results").read_bytes())
+    return results
+
+
+def c_call(kernel: Kernel, job: Job, order: list[int], in_place: int | None) -> dict[str, Any]:
+    """The C call of a job, as the worker takes it."""
+    sizes: list[int] = []
+    fields = [name for name, _ in kernels.catalogue()[kernel.family].sizes]
+    assert sorted(fields) == sorted(dict(job.sizes))
+    for value in (dict(job.sizes)[name] for name in fields):
+        sizes.extend(value if isinstance(value, tuple) else [int(value)])
+    _, formal = kernels.operands(kernel)
+    extra = len(kernels.EPILOGUES.get(kernel.epilogue, ()))
+    missing = len(formal) - extra - len(job.inputs)
+    inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
+    output = np.full(job.expected.shape, np.nan, np.float32)
+    if kernel.epilogue == "sgd":
+        inputs.append(HYPER)
+        output = weights(job)
+    return {
+        "label": f"{job.label} by {kernel.name} on {len(order)} cores",
+        "symbol": kernel.name,
+        "inputs": inputs,
+        "outputs": [output],
+        "in_place": in_place,
+        "scratch": kernels.scratch_elements(kernel, dict(job.sizes), len(order)),
+        "sizes": sizes,
+        "order": order,
+    }
+
+
+HYPER = np.array([0.5, 0.25], np.float32)
+
+
+def weights(job: Job) -> Array:
+    return np.random.default_rng(7).standard_normal(job.expected.shape).astype(np.float32)
+
+
+def expected_of(kernel: Kernel, job: Job) -> tuple[Array, Array]:
+    """What the kernel must make, and how far off it may be."""
+    if kernel.epilogue != "sgd":
+        return job.expected, job.tolerance
+    w = weights(job).astype(np.float64)
+    value = w - HYPER[0] * (job.expected + HYPER[1] * w)
+    # two more roundings of numbers no larger than these
+    rounding = 2.0**-23 * (np.abs(w) + np.abs(job.expected))
+    return value, HYPER[0] * job.tolerance + rounding
+
+
+@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
+def test_kernel(kernel: Kernel, library: Path, tmp_path: Path) -> None:
+    isa = (kernels.variant_of(kernel).isa,)
+    jobs = [
+        job
+        for job in jobs_by_mode()[kernel.family, kernel.mode]
+        if kernel
+        in kernels.candidates(
+            kernel.family, kernel.mode, kernel.epilogue, dict(job.sizes), isa, kernel.dtype
+        )
+    ]
+    assert len(jobs) >= 4, "too few rows of the table reach this kernel"
+    plans = []
+    for job in jobs:
+        for cores in TEAMS:
+            plans.append((job, c_call(kernel, job, list(range(cores)), None)))
+        plans.append((job, c_call(kernel, job, list(reversed(range(3))), None)))
+        plans += [(job, c_call(kernel, job, [0, 1, 2], i)) for i in overwritable(kernel, job)]
+    results = call(library, tmp_path, [plan for _, plan in plans])
+    first: dict[int, Array] = {}
+    for (job, plan), (output,) in zip(plans, results, strict=True):
+        wanted, tolerance = expected_of(kernel, job)
+        error = np.abs(output.reshape(wanted.shape).astype(np.float64) - wanted)
+        assert (error <= tolerance).all(), (plan["label"], error.max())
+        same = first.setdefault(id(job), output)
+        assert np.array_equal(same, output), f"other bits: {plan['label']}"
+
+
+def overwritable(kernel: Kernel, job: Job) -> list[int]:
+    """Operands whose memory the output may take."""
+    op = OPS[job.site.node.op]
+    slots = [slot.rstrip("?") for slot in op.inputs]
+    return [
+        slots.index(slot)
+        for slot in op.overwrites
+        if not kernel.epilogue
+        and kernel.mode != "reset"
+        and job.inputs[slots.index(slot)].shape == job.expected.shape
+    ]
+
+
+def test_names_are_derived_and_unique() -> None:
+    names = [kernel.name for kernel in ALL]
+    assert len(set(names)) == len(names)
+    assert "gl_f32_gemm_tn_sgd__lanes_4x16" in names
+    assert Kernel("gemm", "nt", "", "ref", "f32").symbol("net") == "net_f32_gemm_nt__ref"
+
+
+def test_a_portable_reference_exists_for_every_mode() -> None:
+    for family in kernels.catalogue().values():
+        for mode in family.modes.values():
+            for epilogue in ("", *mode.epilogues):
+                kernel = Kernel(family.name, mode.name, epilogue, "ref", "f32")
+                assert kernel in ALL
+                assert kernels.variant_of(kernel).isa == "c"
+
+
+@pytest.mark.parametrize("tool", compiler.available(), ids=lambda tool: tool.name)
+def test_every_kernel_compiles_without_a_warning(tool: Any, tmp_path: Path) -> None:
+    (tmp_path / "gl_kernels.h").write_text(kernels.header(ALL))
+    sources = []
+    for kernel in ALL:
+        sources.append(tmp_path / f"{kernel.name}.c")
+        sources[-1].write_text(kernels.render(kernel))
+    compiler.build_library(sources, tmp_path / "all.so", include=[tmp_path, RUNTIME], compiler=tool)
+
+
+@pytest.mark.parametrize("expression", ["__import__('os')", "a.b", "f(1)", "[1]", "a < b < c"])
+def test_catalogue_expressions_are_arithmetic_only(expression: str) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        kernels.evaluate(expression, {"a": 1, "b": 2, "c": 3})
+
+
+def test_a_wrong_kernel_is_caught(library: Path, tmp_path: Path) -> None:
+    """The comparison above can fail: one missing term of a short sum is enough."""
+    kernel = Kernel("gemm", "nn", "", "ref", "f32")
+    job = next(j for j in jobs_by_mode()["gemm", "nn"] if dict(j.sizes)["k"] == 5)
+    plan = c_call(kernel, job, [0], None)
+    plan["sizes"][3] = 4  # k: leave the last term out
+    ((output,),) = call(library, tmp_path, [plan])
+    error = np.abs(output.reshape(job.expected.shape) - job.expected)
+    assert not (error <= job.tolerance).all()
+
+
+def test_a_write_outside_an_operand_is_caught(library: Path, tmp_path: Path) -> None:
+    kernel = Kernel("unary", "relu", "", "ref", "f32")
+    job = jobs_by_mode()["unary", "relu"][1]
+    plan = c_call(kernel, job, [0], None)
+    plan["sizes"][0] += 1
+    with pytest.raises(AssertionError, match=r"overflow|outside an operand"):
+        call(library, tmp_path, [plan])
