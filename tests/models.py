@@ -1,0 +1,132 @@
+"""PyTorch models for end-to-end tests: small, odd, and each with something to trip over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Model = tuple[nn.Module, tuple[Tensor, ...]]
+MODELS: dict[str, Callable[[], Model]] = {}
+
+
+def model(build: Callable[[], Model]) -> Callable[[], Model]:
+    def seeded() -> Model:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return build()
+
+    MODELS[build.__name__] = seeded
+    return seeded
+
+
+@model
+def lenet() -> Model:
+    layers = [nn.Conv2d(1, 4, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3)]
+    layers += [nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(54, 10), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(10, 5)), (torch.randn(3, 1, 16, 16),)
+
+
+class Residual(nn.Module):
+    """A tensor with three readers, a 1x1 shortcut with stride, and a global mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.body = nn.Conv2d(4, 4, 3, padding=1, groups=4)
+        self.down = nn.Conv2d(4, 6, 3, stride=2, padding=1)
+        self.short = nn.Conv2d(4, 6, 1, stride=2)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        x = x + self.body(x) + x
+        x = torch.relu(self.down(x) + self.short(x))
+        logits: Tensor = self.head(x.mean(dim=(2, 3)))
+        return logits
+
+
+@model
+def residual() -> Model:
+    return Residual(), (torch.randn(2, 3, 9, 7),)
+
+
+class Tied(nn.Module):
+    """One weight used twice, once transposed, and a bias that is shared as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+        self.again = nn.Linear(6, 6)
+        self.again.weight = self.inner.weight
+        self.again.bias = self.inner.bias
+        self.offset = nn.Parameter(torch.randn(6))
+        self.register_buffer("shift", torch.randn(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.inner(x)) + self.offset + self.shift
+        y: Tensor = self.again(x) @ self.inner.weight.t()
+        return y
+
+
+@model
+def tied() -> Model:
+    return Tied(), (torch.randn(4, 6),)
+
+
+class Tokens(nn.Module):
+    """Three-dimensional linear layers, transposes and batched products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(5, 5)
+        self.channel = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
+        scores = x @ x.transpose(1, 2)
+        x = scores @ torch.relu(self.channel(x))
+        return self.head(x).flatten(0, 1)
+
+
+@model
+def tokens() -> Model:
+    return Tokens(), (torch.randn(2, 5, 8),)
+
+
+@model
+def asymmetric() -> Model:
+    layers = [nn.ZeroPad2d((1, 2, 0, 3)), nn.Conv2d(2, 3, (4, 3), (2, 1)), nn.ReLU()]
+    layers += [nn.Conv2d(3, 3, 2, padding="same", dilation=(1, 2)), nn.MaxPool2d(3, 2, 1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(4)), (torch.randn(2, 2, 7, 6),)
+
+
+@model
+def segmentation() -> Model:
+    """Class scores per pixel: cross-entropy over [N, C, H, W]."""
+    layers = [nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.Conv2d(5, 3, 1)]
+    return nn.Sequential(*layers), (torch.randn(2, 2, 6, 5),)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(4, 6)
+        self.right = nn.Linear(3, 6)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.left(a) + self.right(b)))
+        return logits
+
+
+@model
+def two_inputs() -> Model:
+    return TwoInputs(), (torch.randn(3, 4), torch.randn(3, 3))
+
+
+@model
+def single_neuron() -> Model:
+    return nn.Linear(1, 2), (torch.randn(1, 1),)
