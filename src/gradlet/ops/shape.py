@@ -107,6 +107,8 @@ def _reshape(imp: Importer, x: str, shape: Sequence[int]) -> str:
     """Reshape with at most one -1; nothing is added when the shape stays."""
     own = imp.shape(x)
     target = [int(extent) for extent in shape]
+    if target.count(-1) > 1 or any(extent < -1 for extent in target):
+        raise imp.unsupported(f"the shape {target}; at most one extent may be -1")
     if target.count(-1) == 1:
         known = int(np.prod([extent for extent in target if extent != -1], dtype=int))
         target[target.index(-1)] = int(np.prod(own, dtype=int)) // max(known, 1)
