@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,14 @@ from gradlet.ops.base import FromFrontEnd
 
 @dataclass(frozen=True)
 class Captured:
-    """A model as a front end saw it: the forward graph and, if given, targets per micro-batch."""
+    """A model as a front end saw it: the forward graph and, if given, targets per micro-batch.
+
+    defaults  what the model's file says about training: fields of train.Recipe, and `batch`
+    """
 
     graph: Graph
     targets: Array | None = None
+    defaults: Mapping[str, int | float | str] = field(default_factory=dict)
 
 
 class Unsupported(GradletError):
@@ -140,6 +144,15 @@ def refuse_bad_values(graph: Graph) -> None:
     for name, value in graph.samples.items():
         if not np.isfinite(value).all():
             raise GradletError(f"the example input '{name}' contains NaN or infinity")
+
+
+def standard_normal(shapes: Mapping[str, Shape]) -> dict[str, Array]:
+    """One sample per input, the same in every run, for models that come without data."""
+    generator = np.random.default_rng(0)
+    return {
+        name: generator.standard_normal((1, *shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def stack_batches(array: Array, batch: int, what: str) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.canonical import canonical
-from gradlet.capture.importer import GraphImporter, Unsupported
+from gradlet.capture.importer import GraphImporter, Unsupported, standard_normal
 from gradlet.capture.onnx_file import (
     OnnxFile,
     module_path,
@@ -55,19 +55,10 @@ def capture_onnx(path: Path, *, batch: int | None = None) -> Graph:
     return graph
 
 
-def standard_normal(shapes: dict[str, Shape]) -> dict[str, Array]:
-    """One sample per input, the same in every run."""
-    generator = np.random.default_rng(0)
-    return {
-        name: generator.standard_normal((1, *shape)).astype(np.float32)
-        for name, shape in shapes.items()
-    }
-
-
 def _imported(file: OnnxFile) -> Graph:
     importer = _OnnxImporter(file)
     importer.walk()
-    graph = importer.finish(list(file.inputs), importer.outputs, standard_normal(dict(file.inputs)))
+    graph = importer.finish(list(file.inputs), importer.outputs, standard_normal(file.inputs))
     if file.fixed is not None:
         _check_outputs(graph, file)
     turn = [name for name, value in importer.origin.items() if not file.is_own(value)]

@@ -320,7 +320,8 @@ def _onnx_pool(imp: Importer, call: Call) -> str:
 
 
 @from_onnx("GlobalAveragePool")
-def _onnx_global(imp: Importer, call: Call) -> str:
+@from_toml("global_avg_pool2d")
+def _global(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
     if len(imp.shape(x)) != 4:
         raise imp.unsupported("pooling over other than two spatial dimensions")
@@ -334,8 +335,3 @@ def _toml_pool(imp: Importer, call: Call) -> str:
     count_pad = True if call.target == "avg_pool2d" else None
     stride = call.attrs.get("stride", kernel)
     return imp.add(call.target, call.args, _attrs(kernel, stride, sides, 1, count_pad))
-
-
-@from_toml("global_avg_pool2d")
-def _toml_global(imp: Importer, call: Call) -> str:
-    return global_average(imp, call.args[0])
