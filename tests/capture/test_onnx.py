@@ -284,7 +284,9 @@ def test_initialiser_with_the_name_of_a_result(tmp_path: Path) -> None:
 def test_double_precision_file(tmp_path: Path) -> None:
     node = make("MatMul", ["x", "w"], ["y"])
     weight = np.random.default_rng(0).standard_normal((4, 3))
-    graph = _capture(_model([node], {"x": [2, 4]}, {"w": weight}, kind=TensorProto.DOUBLE), tmp_path)
+    graph = _capture(
+        _model([node], {"x": [2, 4]}, {"w": weight}, kind=TensorProto.DOUBLE), tmp_path
+    )
     assert graph.tensors["w"].dtype == "f32"
 
 
@@ -402,7 +404,9 @@ def _sequence() -> Any:
 
 
 def _poisoned() -> Any:
-    return _model([make("MatMul", ["x", "w"], ["y"])], {"x": [2, 1]}, {"w": np.full((1, 1), np.nan)})
+    return _model(
+        [make("MatMul", ["x", "w"], ["y"])], {"x": [2, 1]}, {"w": np.full((1, 1), np.nan)}
+    )
 
 
 def _random_op() -> Any:

@@ -65,14 +65,16 @@ def _read(path: Path) -> dict[str, Any]:
         raise GradletError(f"{path} is not valid TOML: {error}") from None
 
 
-def _known_keys(table: Mapping[str, Any], known: Sequence[str]) -> None:
+def _known_keys(table: Mapping[str, Any], known: Sequence[str], where: str = "") -> None:
     for key in table:
         if key not in known:
-            raise GradletError(f"unknown key '{key}'{_near(key, known)}; {_there_are(known)}")
+            raise GradletError(
+                f"{where}unknown key '{key}'{_near(key, known)}; {_there_are(known)}"
+            )
 
 
 def _near(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
+    near = difflib.get_close_matches(word.lower(), known, n=1)
     return f" (do you mean '{near[0]}'?)" if near else ""
 
 
@@ -89,7 +91,7 @@ def _training(table: Any) -> dict[str, int | float | str]:
     if not isinstance(table, dict):
         raise GradletError("'training' must be a table: [training]")
     samples = {**dataclasses.asdict(Recipe()), "batch": 1}
-    _known_keys(table, list(samples))
+    _known_keys(table, list(samples), "training: ")
     result: dict[str, int | float | str] = {}
     for key, value in table.items():
         kind = type(samples[key])

@@ -122,8 +122,9 @@ def _flatten(imp: Importer, x: str, start: int, end: int) -> str:
 
 
 def _transpose(imp: Importer, x: str, axes: Sequence[int]) -> str:
-    order = tuple(int(axis) % len(axes) for axis in axes)
-    return x if order == tuple(range(len(order))) else imp.add("transpose", [x], {"axes": order})
+    rank = len(imp.shape(x))
+    order = tuple(int(axis) % max(rank, 1) for axis in axes)
+    return x if order == tuple(range(rank)) else imp.add("transpose", [x], {"axes": order})
 
 
 def _unsqueeze(imp: Importer, x: str, axes: Sequence[int]) -> str:
