@@ -496,6 +496,11 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
         None,
         "MatMul on x [2, 3], w [3]: not supported: a product with a vector on the right",
     ),
+    "Gemm of three dimensions": (
+        lambda: _model([make("Gemm", ["x", "x"], ["y"])], {"x": [2, 3, 3]}),
+        None,
+        "Gemm on x [2, 3, 3], x [2, 3, 3]: not supported: Gemm of other than matrices",
+    ),
     "scaled Gemm": (
         lambda: _model(
             [make("Gemm", ["x", "w"], ["y"], alpha=0.5)], {"x": [2, 3]}, {"w": _random(3, 2)}
@@ -514,6 +519,29 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
         "ReduceMean on x [1, 2, 3, 4]: not supported: a mean over all dimensions",
     ),
     "poisoned": (_poisoned, None, "contains NaN or infinity in 1 of 1 places"),
+    "huge weights": (
+        lambda: _model(
+            [make("MatMul", ["x", "w"], ["a"]), make("MatMul", ["a", "w"], ["y"])],
+            {"x": [2, 1]},
+            {"w": np.full((1, 1), 1e38, np.float32)},
+        ),
+        None,
+        "on a standard-normal sample the model's own results overflow float32",
+    ),
+    "damaged initialiser": (
+        lambda: _with(
+            _conv([1, 3, 8, 8], _random(4, 3, 3, 3)),
+            lambda m: m.graph.initializer[0].dims.__setitem__(0, 2),
+        ),
+        None,
+        "initialiser 'w' is damaged; export the model again",
+    ),
+    "zero stride": (
+        lambda: _conv([1, 3, 8, 8], _random(4, 3, 3, 3), auto_pad="SAME_UPPER", strides=[0, 1]),
+        None,
+        "node '/stem/Conv' (Conv) has attributes that do not fit",
+    ),
+    "unknown type": (lambda: _typed(62), None, "input 'x' has type number 62; float inputs"),
     "batch contradicts": (
         lambda: _flat_head(2, [2, 6], 2),
         4,

@@ -94,7 +94,7 @@ def _load(path: Path) -> Any:
         raise GradletError(f"{path} cannot be read: {error.strerror}") from None
     except Exception:  # protobuf has several classes of its own for this
         model = None
-    if model is None or not model.graph.output:
+    if model is None or not model.graph.output or not all(map(_is_text, _texts(model.graph))):
         raise GradletError(f"{path} is not an ONNX model, or it is damaged; export it again")
     try:
         onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
@@ -105,6 +105,17 @@ def _load(path: Path) -> Any:
             f"keep the files together, or export with external_data=False"
         ) from None
     return model
+
+
+def _texts(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+    for item in (*graph.initializer, *graph.input, *graph.output):
+        yield item.name
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)  # protobuf hands out bytes where a name is not UTF-8
 
 
 def _external(model: Any) -> Iterator[str]:
@@ -152,7 +163,8 @@ def _input_shape(path: Path, info: Any, batch: int | None) -> tuple[Shape, int |
     if info.type.WhichOneof("value") != "tensor_type":
         raise GradletError(f"{where} is not a tensor; only tensors are supported")
     if kind.elem_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
-        name = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+        names = {number: name for name, number in onnx.TensorProto.DataType.items()}
+        name = names.get(kind.elem_type, f"number {kind.elem_type}").lower()
         raise GradletError(
             f"{where} has type {name}; float inputs are needed. Keep lookups and conversions out "
             f"of the model, or export it in float32"

@@ -262,7 +262,7 @@ class _TomlImporter(GraphImporter):
         except GradletError as error:
             what = f"{op}: " if isinstance(error, Unsupported) else ""
             raise GradletError(f"{what}{error}{_misspelt(keys)}") from None
-        except (ValueError, TypeError, IndexError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             shapes = ", ".join(str(list(self.shape(name))) for name in inputs)
             raise GradletError(f"{op} on {shapes}: {error}") from None
         for key in keys.unknown():

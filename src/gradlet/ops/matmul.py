@@ -200,6 +200,8 @@ def _onnx_gemm(imp: Importer, call: Call) -> str:
     operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
     if call.arg(2) is not None:
         operands.append(imp.param(call.args[2]))
+    if any(len(imp.shape(name)) != 2 for name in operands[:2]):
+        raise imp.unsupported("Gemm of other than matrices")
     if trans_a and trans_b:
         operands[0] = imp.add("transpose", [operands[0]], {"axes": (1, 0)})
         trans_a = 0
