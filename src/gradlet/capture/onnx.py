@@ -139,8 +139,7 @@ class _OnnxImporter(GraphImporter):
                 return
         elif self.lost.intersection(node.input) and self._waits(node):
             return
-        handler = None if _has_subgraph(node) else ONNX.get(self.target)
-        self._name_results(node, self._converted(node, handler, operands))
+        self._name_results(node, self._converted(node, ONNX.get(self.target), operands))
 
     def _waits(self, node: Any) -> bool:
         """Whether a node that reads a lost value could do so once its operands are supported."""
