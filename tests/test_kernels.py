@@ -84,7 +84,6 @@ def _job(case: Case, site: Site, values: list[Array]) -> Job:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All kernels in one sanitized library."""
     folder = tmp_path_factory.mktemp("kernels")
-    (folder / "gl_kernels.h").write_text(kernels.header(ALL))
     sources = []
     for kernel in ALL:
         sources.append(folder / f"{kernel.name}.c")
@@ -219,7 +218,6 @@ def test_a_portable_reference_exists_for_every_mode() -> None:
 
 @pytest.mark.parametrize("tool", compiler.available(), ids=lambda tool: tool.name)
 def test_every_kernel_compiles_without_a_warning(tool: Any, tmp_path: Path) -> None:
-    (tmp_path / "gl_kernels.h").write_text(kernels.header(ALL))
     sources = []
     for kernel in ALL:
         sources.append(tmp_path / f"{kernel.name}.c")

@@ -162,8 +162,8 @@ def sizes_struct(family: str, prefix: str = "gl") -> str:
     return f"typedef struct {{ {fields} }} {sizes_type(family, prefix)};"
 
 
-def render(kernel: Kernel, prefix: str = "gl", header: str = "gl_kernels.h") -> str:
-    """The C file of one kernel."""
+def render(kernel: Kernel, prefix: str = "gl") -> str:
+    """The C file of one kernel; it includes the runtime and nothing else."""
     family, variant = catalogue()[kernel.family], variant_of(kernel)
     mode = family.modes[kernel.mode]
     text = (
@@ -187,7 +187,8 @@ def render(kernel: Kernel, prefix: str = "gl", header: str = "gl_kernels.h") -> 
     )
     fused = " The store applies one SGD step to the weights." if kernel.epilogue else ""
     comment = f"/* {kernel.name}: {family.doc}.\n * {mode.doc}.{fused} */\n"
-    return f'{comment}#include "{header}"\n\n{text.strip()}\n'
+    struct = sizes_struct(kernel.family, prefix)
+    return f'{comment}#include "gl.h"\n\n{struct}\n\n{text.strip()}\n'
 
 
 def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:

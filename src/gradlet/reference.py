@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -26,6 +27,12 @@ class Step:
     values: Mapping[str, Array]
     loss: float
     state: Mapping[str, Array]
+
+
+class _Options(TypedDict):
+    spread: Spread
+    measure: bool
+    seed: int | None
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,12 @@ def run_reference(
                 values[name] = _wide(samples[fed % len(samples)])
             spread: Spread = disturbance.spreads[fed] if disturbance else {}
             seed = disturbance.seed if disturbance else None
-            _evaluate(graph, values, ("forward", "backward"), spread, seed, measured is not None)
+            options = _Options(spread=spread, measure=measured is not None, seed=seed)
+            evaluate(graph, values, ("forward", "backward"), **options)
             losses.append(float(values[graph.loss]))
             _store_updates(graph, values, state)
             if micro == graph.accumulate - 1:
-                _evaluate(graph, values, ("update",), spread, seed, measured is not None)
+                evaluate(graph, values, ("update",), **options)
                 _store_updates(graph, values, state)
             if measured is not None:
                 measured.append(spread)
@@ -70,19 +78,20 @@ def run_reference(
         yield Step(values, float(np.mean(losses)), dict(state))
 
 
-def evaluate(graph: Graph, values: dict[str, Array], phases: tuple[str, ...] = ()) -> None:
-    """Fill in what the nodes of some phases compute from the values that are there."""
-    _evaluate(graph, values, phases, {}, None, False)
-
-
-def _evaluate(
+def evaluate(
     graph: Graph,
     values: dict[str, Array],
-    phases: tuple[str, ...],
-    spread: Spread,
-    seed: int | None,
-    measure: bool,
+    phases: tuple[str, ...] = (),
+    *,
+    spread: Spread | None = None,
+    measure: bool = False,
+    seed: int | None = None,
 ) -> None:
+    """Fill in what the nodes of some phases compute from the values that are there.
+
+    The spread is filled in if it is to be measured, and disturbs the results if there is a seed.
+    """
+    spread = {} if spread is None else spread
     for site in graph.sites(*phases):
         operands = [values[name] for name in site.node.inputs]
         results = OPS[site.node.op].reference(site.attrs, *operands)
@@ -128,7 +137,9 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
 def _draws(result: Array, seed: int) -> Array:
     """A number in [-1, 1) for each element, by its value: equal values are rounded alike, and
     their errors add up where independent ones would cancel."""
-    bits = np.atleast_1d(result).astype(np.float32).view(np.uint32).astype(np.uint64)
+    with np.errstate(over="ignore"):  # beyond float32: all alike, which is fine for a draw
+        single = np.atleast_1d(result).astype(np.float32)
+    bits = single.view(np.uint32).astype(np.uint64)
     mixed = bits + np.uint64(0x9E3779B97F4A7C15 * (seed + 1) % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradlet.graph import Array, Graph
-from gradlet.reference import Disturbance, Spread, Step, run_reference
+from gradlet.reference import Disturbance, Spread, Step, evaluate, run_reference
 
 TRIALS = 3
 MARGIN = 4.0
@@ -53,6 +53,20 @@ def expect(
     ]
 
 
+def expect_forward(
+    graph: Graph, start: Mapping[str, Array]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What the forward pass makes of some values, and how far float32 may be off."""
+    spread: Spread = {}
+    exact = dict(start)
+    evaluate(graph, exact, ("forward",), spread=spread, measure=True)
+    trials = []
+    for seed in range(TRIALS):
+        trials.append(dict(start))
+        evaluate(graph, trials[-1], ("forward",), spread=spread, seed=seed)
+    return exact, {name: _tolerance(exact, trials, spread, name) for name in graph.outputs}
+
+
 Kept = tuple[dict[str, Array], float]
 
 
@@ -70,14 +84,20 @@ def _values(graph: Graph, step: Step, *, full: bool) -> dict[str, Array]:
 
 def _expectation(graph: Graph, exact: Kept, trials: Sequence[Kept], spread: Spread) -> Expectation:
     values, loss = exact
-    tolerances = {}
-    for name, value in values.items():
-        deviation = np.max([np.abs(trial[name] - value) for trial, _ in trials], axis=0)
-        own = spread.get(name, np.zeros_like(value))
-        tolerances[name] = MARGIN * np.maximum(np.maximum(deviation, _typical(deviation)), own)
+    others = [trial for trial, _ in trials]
+    tolerances = {name: _tolerance(values, others, spread, name) for name in values}
     deviation_of_loss = max(abs(trial_loss - loss) for _, trial_loss in trials)
     own_of_loss = float(spread[graph.loss])
     return Expectation(values, tolerances, loss, MARGIN * max(deviation_of_loss, own_of_loss))
+
+
+def _tolerance(
+    exact: Mapping[str, Array], trials: Sequence[Mapping[str, Array]], spread: Spread, name: str
+) -> Array:
+    deviation = np.max([np.abs(trial[name] - exact[name]) for trial in trials], axis=0)
+    own = spread.get(name, np.zeros_like(exact[name]))
+    result: Array = MARGIN * np.maximum(np.maximum(deviation, _typical(deviation)), own)
+    return result
 
 
 def _typical(deviation: Array) -> float:

@@ -150,6 +150,15 @@ def refuse_bad_values(graph: Graph) -> None:
             raise GradletError(f"the example input '{name}' contains NaN or infinity")
 
 
+def standard_normal(shapes: Mapping[str, Shape]) -> dict[str, Array]:
+    """One sample per input, the same in every run, for models that come without data."""
+    generator = np.random.default_rng(0)
+    return {
+        name: generator.standard_normal((1, *shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
 def stack_batches(array: Array, batch: int, what: str) -> Array:
     """Samples [S, ...] as micro-batches [S // batch, batch, ...]; what is left over is dropped."""
     if len(array) < batch:

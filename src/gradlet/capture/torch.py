@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.capture.canonical import canonical
 from gradlet.capture.importer import GraphImporter, Unsupported, stack_batches
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
@@ -39,7 +40,7 @@ def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = N
         target: stack_batches(value.detach().numpy().astype(np.float32), size, f"input '{target}'")
         for target, value in zip(importer.inputs, everything, strict=True)
     }
-    graph = importer.finish(importer.inputs, importer.outputs, samples)
+    graph = canonical(importer.finish(importer.inputs, importer.outputs, samples))
     _check_against_module(graph, module, examples)
     return graph
 
@@ -72,6 +73,11 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
     if not isinstance(module, torch.nn.Module):
         raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
     for path, parameter in module.named_parameters():
+        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+            raise GradletError(
+                f"parameter '{path}' of '{name}' has no shape yet: call the module once on example "
+                f"inputs, so that its lazy layers are made"
+            )
         if not parameter.dtype.is_floating_point:
             raise GradletError(f"parameter '{path}' has dtype {parameter.dtype}")
     module = copy.deepcopy(module).float().cpu()

@@ -133,7 +133,7 @@ def project_files(plan: Plan) -> dict[str, str]:
         "plan.json": plan.dumps() + "\n",
     }
     for kernel in used:
-        files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix, header)
+        files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix)
     files[MANIFEST] = _manifest(plan, files)
     return dict(sorted(files.items()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -98,27 +99,42 @@ def build_library(
     command += [f"-I{path}" for path in include]
     command += [f"-D{define}" for define in defines]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(lambda source: _object(compiler, command, source), sources))
+        objects = list(
+            pool.map(lambda source: _object(compiler, command, include, source), sources)
+        )
     link = [*command, "-shared", *map(str, objects), *compiler.link, "-o", str(output)]
     _compile(link, output)
     return output
 
 
-def _object(compiler: Compiler, command: Sequence[str], source: Path) -> Path:
-    """The object file of one source, from the cache if the same text was compiled before.
-
-    The key is what the preprocessor makes of it: kernels recur from project to project.
-    """
-    text = _compile([*command, "-E", "-P", str(source)], source)
+def _object(
+    compiler: Compiler, command: Sequence[str], include: Sequence[Path], source: Path
+) -> Path:
+    """The object file of one source, from the cache if the same text was compiled before."""
     options = [part for part in command if not part.startswith("-I")]
-    key = hashlib.sha256("\0".join([*options, _version(compiler), text]).encode()).hexdigest()
-    path = cache_folder() / f"{key}.o"
+    text = "\0".join([*options, _version(compiler), *_texts(source, include)])
+    path = cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()}.o"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
             fresh = Path(scratch) / "fresh.o"
             _compile([*command, "-c", str(source), "-o", str(fresh)], source)
             os.replace(fresh, path)
     return path
+
+
+def _texts(source: Path, include: Sequence[Path]) -> list[str]:
+    """A source and all headers of ours that it includes, each once."""
+    texts: dict[Path, str] = {}
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        if path in texts:
+            continue
+        texts[path] = path.read_text()
+        for name in re.findall(r'^#include "(.*)"', texts[path], flags=re.MULTILINE):
+            folders = [path.parent, *include]
+            waiting += [folder / name for folder in folders if (folder / name).is_file()][:1]
+    return list(texts.values())
 
 
 def _compile(command: Sequence[str], what: Path) -> str:

@@ -245,6 +245,8 @@ def from_toml(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
 def pair(value: Any) -> tuple[int, int]:
     """An int or a one- or two-element sequence, as PyTorch takes them, as (height, width)."""
     items = [value] if isinstance(value, int) else list(value)
+    if len(items) not in (1, 2):
+        raise GradletError(f"{items} should be one number, or height and width")
     return (int(items[0]), int(items[-1]))
 
 

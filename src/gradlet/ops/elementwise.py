@@ -81,7 +81,7 @@ def _torch_add(imp: Importer, call: Call) -> str:
 
 @from_onnx("Add")
 def _onnx_add(imp: Importer, call: Call) -> str:
-    return imp.add("add", [imp.tensor(value) for value in call.args])
+    return imp.add("add", [imp.param(value) for value in call.args])
 
 
 @from_toml("add")

@@ -182,7 +182,14 @@ def _torch_addmm(imp: Importer, call: Call) -> str:
 
 @from_onnx("MatMul")
 def _onnx_matmul(imp: Importer, call: Call) -> str:
-    return imp.add("matmul", [imp.tensor(call.args[0]), imp.param(call.args[1])], {"layout": "nn"})
+    a, b = imp.param(call.args[0]), imp.param(call.args[1])
+    if len(imp.shape(b)) < 2:
+        raise imp.unsupported("a product with a vector on the right; give it two dimensions")
+    if len(imp.shape(a)) != 1:
+        return imp.add("matmul", [a, b], {"layout": "nn"})
+    row = imp.add("reshape", [a], {"shape": (1, *imp.shape(a))})
+    y = imp.add("matmul", [row, b], {"layout": "nn"})
+    return imp.add("reshape", [y], {"shape": imp.shape(y)[1:]})
 
 
 @from_onnx("Gemm")
@@ -193,6 +200,8 @@ def _onnx_gemm(imp: Importer, call: Call) -> str:
     operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
     if call.arg(2) is not None:
         operands.append(imp.param(call.args[2]))
+    if any(len(imp.shape(name)) != 2 for name in operands[:2]):
+        raise imp.unsupported("Gemm of other than matrices")
     if trans_a and trans_b:
         operands[0] = imp.add("transpose", [operands[0]], {"axes": (1, 0)})
         trans_a = 0
@@ -205,6 +214,14 @@ def _onnx_gemm(imp: Importer, call: Call) -> str:
 
 def extents_n(imp: Importer, operands: Sequence[str], layout: str) -> int:
     return imp.shape(operands[1])[-2 if layout == "nt" else -1]
+
+
+@from_toml("matmul")
+def _toml_matmul(imp: Importer, call: Call) -> str:
+    layout = call.attrs.get("layout", "nn")
+    if layout not in ("nn", "nt", "tn"):
+        raise imp.unsupported(f"layout '{layout}'; there are nn, nt and tn")
+    return imp.add("matmul", call.args, {"layout": layout})
 
 
 @from_toml("linear")

@@ -283,7 +283,8 @@ def _torch_avg_pool2d(imp: Importer, call: Call) -> str:
     x, kernel, stride, padding, ceil_mode, count_pad, divisor = call.args[:7]
     if ceil_mode or divisor is not None:
         raise imp.unsupported("ceil_mode or divisor_override")
-    attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, 1, bool(count_pad))
+    count_pad = bool(count_pad) or not any(pair(padding))  # one spelling where it is the same
+    attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, 1, count_pad)
     return _pool(imp, "avg_pool2d", imp.tensor(x), attrs)
 
 
@@ -294,6 +295,8 @@ def _torch_adaptive_avg_pool2d(imp: Importer, call: Call) -> str:
     wanted = pair([n if want is None else want for n, want in zip(size, call.args[1], strict=True)])
     if any(n % want for n, want in zip(size, wanted, strict=True)):
         raise imp.unsupported(f"adaptive pooling of {size} to {wanted}, which does not divide it")
+    if wanted == (1, 1):
+        return global_average(imp, x)
     kernel = [n // want for n, want in zip(size, wanted, strict=True)]
     return _pool(imp, "avg_pool2d", x, _attrs(kernel, kernel, (0, 0, 0, 0), 1, True))
 
@@ -315,8 +318,12 @@ def _onnx_pool(imp: Importer, call: Call) -> str:
 
 
 @from_onnx("GlobalAveragePool")
-def _onnx_global(imp: Importer, call: Call) -> str:
-    return global_average(imp, imp.tensor(call.args[0]))
+@from_toml("global_avg_pool2d")
+def _global(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    if len(imp.shape(x)) != 4:
+        raise imp.unsupported("pooling over other than two spatial dimensions")
+    return global_average(imp, x)
 
 
 @from_toml("max_pool2d", "avg_pool2d")
@@ -326,8 +333,3 @@ def _toml_pool(imp: Importer, call: Call) -> str:
     count_pad = True if call.target == "avg_pool2d" else None
     stride = call.attrs.get("stride", kernel)
     return imp.add(call.target, call.args, _attrs(kernel, stride, sides, 1, count_pad))
-
-
-@from_toml("global_avg_pool2d")
-def _toml_global(imp: Importer, call: Call) -> str:
-    return global_average(imp, call.args[0])

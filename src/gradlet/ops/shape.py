@@ -110,6 +110,8 @@ def _reshape(imp: Importer, x: str, shape: Sequence[int]) -> str:
     """Reshape with at most one -1; nothing is added when the shape stays."""
     own = imp.shape(x)
     target = [int(extent) for extent in shape]
+    if target.count(-1) > 1 or any(extent < -1 for extent in target):
+        raise imp.unsupported(f"the shape {target}; at most one extent may be -1")
     if target.count(-1) == 1:
         known = int(np.prod([extent for extent in target if extent != -1], dtype=int))
         target[target.index(-1)] = int(np.prod(own, dtype=int)) // max(known, 1)
@@ -123,8 +125,9 @@ def _flatten(imp: Importer, x: str, start: int, end: int) -> str:
 
 
 def _transpose(imp: Importer, x: str, axes: Sequence[int]) -> str:
-    order = tuple(int(axis) % len(axes) for axis in axes)
-    return x if order == tuple(range(len(order))) else imp.add("transpose", [x], {"axes": order})
+    rank = len(imp.shape(x))
+    order = tuple(int(axis) % max(rank, 1) for axis in axes)
+    return x if order == tuple(range(rank)) else imp.add("transpose", [x], {"axes": order})
 
 
 def _unsqueeze(imp: Importer, x: str, axes: Sequence[int]) -> str:
@@ -178,7 +181,12 @@ def _torch_transpose(imp: Importer, call: Call) -> str:
 
 
 @from_torch(
-    "aten.contiguous.default", "aten.clone.default", "aten.alias.default", "aten.detach.default"
+    "aten.contiguous.default",
+    "aten.clone.default",
+    "aten.alias.default",
+    "aten.detach.default",
+    "aten.detach_.default",
+    "aten.lift_fresh_copy.default",
 )
 @from_onnx("Identity")
 def _same(imp: Importer, call: Call) -> str:

@@ -1,0 +1,345 @@
+"""ONNX front end: walks the nodes of a file; what is known beforehand is folded on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradlet.capture.canonical import canonical
+from gradlet.capture.importer import GraphImporter, Unsupported, standard_normal
+from gradlet.capture.onnx_file import (
+    OnnxFile,
+    module_path,
+    parameter_names,
+    read_onnx,
+    require_onnx,
+)
+from gradlet.errors import GradletError
+from gradlet.graph import Array, Attrs, Graph, Shape
+from gradlet.ops import ONNX
+from gradlet.ops.base import Call
+from gradlet.tolerance import expect_forward
+
+# Gradients flow through these to a stored weight, so they are not folded into it.
+_LAYOUT = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_WEIGHTED = ("Conv", "Gemm", "MatMul")
+_RANDOM = (
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+
+
+def capture_onnx(path: Path, *, batch: int | None = None) -> Graph:
+    """The forward graph of an ONNX file, with one standard-normal sample per input."""
+    file = read_onnx(path, batch)
+    try:
+        graph = _imported(file)
+    except GradletError as error:
+        if file.fixed is not None:
+            _imported(read_onnx(path, None))  # raises if the batch is not to blame
+            raise GradletError(
+                f"{path} fixes a batch of {file.fixed} and contradicts itself with {batch}; export "
+                f"it with a dynamic batch or with that batch. {error}"
+            ) from None
+        raise
+    _check_against_file(graph, file)
+    return graph
+
+
+def _imported(file: OnnxFile) -> Graph:
+    importer = _OnnxImporter(file)
+    importer.walk()
+    graph = importer.finish(list(file.inputs), importer.outputs, standard_normal(file.inputs))
+    if file.fixed is not None:
+        _check_outputs(graph, file)
+    turn = [name for name, value in importer.origin.items() if not file.is_own(value)]
+    return canonical(graph, turn=turn)
+
+
+def _check_outputs(graph: Graph, file: OnnxFile) -> None:
+    """Another batch may only change the batch of the outputs that the file declares."""
+    for name, (declared, extents) in zip(graph.outputs, file.outputs.items(), strict=True):
+        shape = graph.tensors[name].shape
+        if extents[:1] == (file.fixed,):
+            extents = (file.batch, *extents[1:])
+        fits = len(shape) == len(extents) and all(
+            want in (None, have) for want, have in zip(extents, shape, strict=True)
+        )
+        if extents and not fits:
+            raise GradletError(
+                f"{file.path}: output '{declared}' is {list(shape)}, but is declared as "
+                f"{['?' if extent is None else extent for extent in extents]}"
+            )
+
+
+class _OnnxImporter(GraphImporter):
+    """Values of the file are tensors of the graph (`names`), known beforehand, or both."""
+
+    def __init__(self, file: OnnxFile) -> None:
+        super().__init__(file.path.stem)
+        self.file = file
+        self.target = ""
+        self.names: dict[str, str] = {}
+        self.known: dict[str, Array] = {}
+        self.lost: set[str] = set()  # results of refused nodes whose shape is not known either
+        self.unsized: set[str] = set()  # of those, what would be known if the shapes were
+        self.origin: dict[str, str] = {}  # tensor -> the value that it stores
+        self.views: dict[str, str] = {}  # tensor -> the tensor of which it is a view
+        self.stored = {item.name for item in file.model.graph.initializer}
+        self.outputs: list[str] = []
+
+    def walk(self) -> None:
+        for name, shape in self.file.inputs.items():
+            self.names[name] = self.builder.external(name, shape, "input")
+        self._initialisers()
+        for node in self.file.model.graph.node:
+            self._node(node)
+        self.missing.raise_if_any(self.builder.name)
+        for info in self.file.model.graph.output:
+            try:
+                self.outputs.append(self.tensor(info.name))
+            except Unsupported as error:
+                raise GradletError(f"{self.file.path}: output '{info.name}': {error}") from None
+
+    def _initialisers(self) -> None:
+        numpy_helper = require_onnx().numpy_helper
+        names = parameter_names(self.file)
+        for item in self.file.model.graph.initializer:
+            try:
+                self.known[item.name] = np.asarray(numpy_helper.to_array(item))
+            except Exception:  # wrong sizes, unknown types: whatever a damaged file has
+                where = f"{self.file.path}: initialiser '{item.name}'"
+                raise GradletError(f"{where} is damaged; export the model again") from None
+            if _is_float(self.known[item.name]):
+                self._store(item.name, names[item.name])
+
+    def _store(self, value: str, name: str) -> str:
+        """Keep a known value as a tensor; `param` says so if it turns out to be a weight."""
+        role = "param" if self.file.kind(value) == "PARAMETER" else "const"
+        array = self.known[value].astype(np.float32)
+        self.names[value] = self.builder.value(name, array, role)
+        self.origin[name] = value
+        return name
+
+    def _node(self, node: Any) -> None:
+        self.module = module_path(node)
+        self.target = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        operands = [name or None for name in node.input]
+        if self._fold(node):
+            if self.target not in _LAYOUT or operands[0] not in self.names:
+                return
+        elif self.lost.intersection(node.input) and self._waits(node):
+            return
+        self._name_results(node, self._converted(node, ONNX.get(self.target), operands))
+
+    def _waits(self, node: Any) -> bool:
+        """Whether a node that reads a lost value could do so once its operands are supported."""
+        open_operands = {name for name in node.input if name and name not in self.known}
+        if self.target in ("Shape", "Size") or open_operands <= self.unsized:
+            self.unsized.update(node.output)
+        elif self.target not in ONNX:
+            return False
+        self.lost.update(node.output)
+        return True
+
+    def _converted(self, node: Any, handler: Any, operands: Sequence[str | None]) -> Any:
+        where = f"{self.file.path}: node '{node.name}' ({self.target})"
+        try:
+            call = Call(self.target, operands, {a.name: _attribute(a) for a in node.attribute})
+            return self.convert(handler, call, self._operand_texts(node), list(ONNX))
+        except GradletError as error:
+            self.missing.raise_if_any(self.builder.name)  # a stand-in may be what does not fit
+            raise GradletError(f"{where}: {error}") from None
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            self.missing.raise_if_any(self.builder.name)
+            raise GradletError(f"{where} has attributes that do not fit: {error}") from None
+
+    def _name_results(self, node: Any, result: str | Sequence[str] | None) -> None:
+        if isinstance(result, str):
+            self.names[node.output[0]] = result
+            for extra in filter(self._is_read, node.output[1:]):
+                reason = f"not supported: its further result '{extra}' is used"
+                self.missing.note(self.module, self.target, self._operand_texts(node), reason)
+                self._stand_in(extra)
+            return
+        for output in filter(None, node.output):
+            self._stand_in(output)
+
+    def _is_read(self, value: str) -> bool:
+        graph = self.file.model.graph
+        read = any(value in node.input for node in graph.node)
+        return bool(value) and (read or any(value == info.name for info in graph.output))
+
+    def _stand_in(self, value: str) -> None:
+        """A tensor in place of a refused result, so that the walk finds all that is missing."""
+        shape = self._inferred.get(value)
+        if shape is None:
+            self.lost.add(value)
+            return
+        stem = self.builder.fresh("missing")
+        self.names[value] = self.builder.external(stem, shape, "activation")
+
+    @cached_property
+    def _inferred(self) -> dict[str, Shape]:
+        """Shapes by ONNX's own rules, where they are static."""
+        try:
+            model = require_onnx().shape_inference.infer_shapes(self.file.model, data_prop=True)
+        except Exception:  # of a model that contradicts itself; the walk says where
+            return {}
+        shapes = {}
+        for info in (*model.graph.value_info, *model.graph.output):
+            kind = info.type.tensor_type
+            extents = tuple(dim.dim_value for dim in kind.shape.dim)
+            if kind.HasField("shape") and all(extent > 0 for extent in extents):
+                shapes[info.name] = extents
+        return shapes
+
+    def _operand_texts(self, node: Any) -> list[str]:
+        texts = []
+        for name in filter(None, node.input):
+            if name in self.names:
+                texts.append(f"{name} {list(self.shape(self.names[name]))}")
+            elif name in self.known:
+                texts.append(f"{name} {list(self.known[name].shape)}")
+        return texts
+
+    def _fold(self, node: Any) -> bool:
+        """Compute a node whose operands are all known, by ONNX's own evaluator."""
+        if node.op_type in ("Shape", "Size") and not node.domain:
+            return self._fold_shape(node)
+        operands = [name for name in node.input if name]
+        if not all(name in self.known for name in operands) or node.domain:
+            return False
+        if node.op_type in _RANDOM or _has_subgraph(node):
+            return False
+        try:
+            results = _evaluated(node, self.file.model, {n: self.known[n] for n in operands})
+        except Exception:  # the evaluator lacks the op, or its operands are wrong
+            return False
+        if not all(isinstance(result, np.ndarray) for result in results):
+            return False
+        self.known.update(zip(node.output, results, strict=True))
+        return True
+
+    def _fold_shape(self, node: Any) -> bool:
+        """Shapes are static, so they are known even of what is not."""
+        (name,) = node.input
+        if name in self.lost:
+            return False
+        shape = self.shape(self.names[name]) if name in self.names else self.known[name].shape
+        attrs = {a.name: _attribute(a) for a in node.attribute}
+        part = shape[attrs.get("start", 0) : attrs.get("end", len(shape))]
+        value = np.prod(shape, dtype=np.int64) if node.op_type == "Size" else part
+        self.known[node.output[0]] = np.asarray(value, dtype=np.int64)
+        return True
+
+    def tensor(self, value: Any) -> str:
+        if value in self.names:
+            return self.names[value]
+        if value in self.known and _is_float(self.known[value]):
+            return self._store(value, self.builder.fresh("const"))
+        if value in self.known:
+            raise Unsupported(f"operand '{value}' holds {self.known[value].dtype}, not floats")
+        raise Unsupported(f"operand '{value}' is not there")
+
+    def param(self, value: Any) -> str:
+        """A tensor; stored values that may be trained become parameters."""
+        name = root = self.tensor(value)
+        while root in self.views:
+            root = self.views[root]
+        tensor = self.builder.tensors[root]
+        if tensor.role == "const" and tensor.shape and self._may_be_trained(self.origin[root]):
+            self.builder.tensors[root] = replace(tensor, role="param")
+        return name
+
+    def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
+        result = super().add(op, inputs, attrs)
+        if op in ("reshape", "transpose"):
+            self.views[result] = inputs[0]
+        return result
+
+    def _may_be_trained(self, value: str) -> bool:
+        """Literals are told from weights by the exporter's notes, or by where they stand."""
+        if self.file.kind(value):
+            return self.file.kind(value) == "PARAMETER"
+        return value in self.stored or self.target in _WEIGHTED
+
+    def static(self, value: Any) -> Array:
+        if value not in self.known:
+            raise Unsupported(f"operand '{value}' depends on the data; it must be a constant")
+        return self.known[value]
+
+
+def _is_float(array: Array) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _has_subgraph(node: Any) -> bool:
+    return any(a.HasField("g") or len(a.graphs) for a in node.attribute)
+
+
+def _attribute(attribute: Any) -> Any:
+    """A plain Python value."""
+    onnx = require_onnx()
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return value
+
+
+def _evaluated(node: Any, model: Any, operands: dict[str, Array]) -> list[Any]:
+    helper = require_onnx().helper
+    empty = require_onnx().TypeProto()
+    inputs = [helper.make_value_info(name, empty) for name in operands]
+    outputs = [helper.make_value_info(name, empty) for name in node.output]
+    graph = helper.make_graph([node], "fold", inputs, outputs)
+    single = helper.make_model(graph, opset_imports=model.opset_import)
+    return list(require_onnx().reference.ReferenceEvaluator(single).run(None, operands))
+
+
+def _check_against_file(graph: Graph, file: OnnxFile) -> None:
+    """The captured program must compute what the file computes, up to rounding to float32."""
+    start = {name: value.astype(np.float64) for name, value in graph.data.items()}
+    start.update({name: value[0].astype(np.float64) for name, value in graph.samples.items()})
+    exact, allowed = expect_forward(graph, start)
+    for name, expected in zip(graph.outputs, _run_file(graph, file), strict=True):
+        if not np.isfinite(expected).all():
+            raise GradletError(
+                f"{file.path}: on a standard-normal sample the model's own results overflow "
+                f"float32 (output '{name}'); repair the weights first"
+            )
+        if (
+            expected.shape != exact[name].shape
+            or not (np.abs(exact[name] - expected) <= allowed[name]).all()
+        ):
+            raise GradletError(
+                f"the captured graph of {file.path} does not compute what the file computes "
+                f"(output '{name}'); please report this model"
+            )
+
+
+def _run_file(graph: Graph, file: OnnxFile) -> list[Array]:
+    helper = require_onnx().helper
+    feeds = {}
+    for info in file.model.graph.input:
+        if info.name in file.inputs:
+            dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+            feeds[info.name] = graph.samples[info.name][0].astype(dtype)
+    try:
+        with np.errstate(all="ignore"):
+            results = require_onnx().reference.ReferenceEvaluator(file.model).run(None, feeds)
+    except Exception as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise GradletError(f"{file.path}: ONNX's own evaluator fails on it: {text}") from None
+    return [np.asarray(result, dtype=np.float64) for result in results]

@@ -1,0 +1,252 @@
+"""Reads an ONNX file and settles what the walk relies on: validity, opset, input shapes, names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradlet.errors import GradletError
+from gradlet.graph import Shape
+
+OLDEST_OPSET = 13
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+_FOLDED = "pkg.onnxscript.optimizer.folded_from"
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def require_onnx() -> Any:
+    try:
+        import onnx
+        import onnx.reference
+        import onnx.shape_inference
+    except ImportError:
+        raise GradletError("onnx is not installed; `pip install gradlet[onnx]` brings it") from None
+    return onnx
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A valid model with static input shapes.
+
+    fixed    the batch that the file fixes where another one was asked for, else None
+    outputs  shapes that the file declares; symbolic extents are None
+    notes    what the exporter wrote about a value
+    """
+
+    path: Path
+    model: Any
+    inputs: Mapping[str, Shape]
+    batch: int
+    fixed: int | None
+    outputs: Mapping[str, tuple[int | None, ...]]
+    notes: Mapping[str, Mapping[str, str]]
+
+    def kind(self, name: str) -> str:
+        """PARAMETER, BUFFER, ... as PyTorch's exporter notes it for an initialiser, or ''."""
+        notes = self.notes.get(name, {})
+        source = _folded_from(notes)
+        return "CONSTANT_TENSOR" if source.startswith("lifted_tensor") else notes.get(_KIND, "")
+
+    def is_own(self, name: str) -> bool:
+        """Whether an initialiser is a parameter of the PyTorch module as it stands there."""
+        if self.kind(name) or _folded_from(self.notes.get(name, {})):
+            return self.kind(name) == "PARAMETER"
+        return self.model.producer_name == "pytorch" and not name.startswith("onnx::")
+
+
+def read_onnx(path: Path, batch: int | None) -> OnnxFile:
+    model = _load(path)
+    _check_opset(path, model)
+    graph = model.graph
+    if batch is not None and batch < 1:
+        raise GradletError(f"a batch of {batch} makes no sense; it must be at least 1")
+    stored = {item.name for item in graph.initializer}
+    if graph.sparse_initializer:
+        raise GradletError(f"{path}: sparse initialisers are not supported; store them dense")
+    inputs, fixed = {}, None
+    for info in graph.input:
+        if info.name not in stored:
+            inputs[info.name], own = _input_shape(path, info, batch)
+            fixed = own if own is not None else fixed
+    if not inputs:
+        raise GradletError(f"{path}: the model has no inputs")
+    _check_valid(path, model)
+    outputs = {info.name: _declared(info) for info in graph.output}
+    notes = {
+        info.name: {entry.key: entry.value for entry in info.metadata_props}
+        for info in (*graph.value_info, *graph.initializer)
+        if info.metadata_props
+    }
+    _forget_shapes(graph)  # they are of the batch that the file was written with
+    return OnnxFile(path, model, inputs, batch or 1, fixed, outputs, notes)
+
+
+def _load(path: Path) -> Any:
+    onnx = require_onnx()
+    try:
+        model = onnx.load_model_from_string(path.read_bytes())
+    except FileNotFoundError:
+        raise GradletError(f"there is no file {path}") from None
+    except OSError as error:
+        raise GradletError(f"{path} cannot be read: {error.strerror}") from None
+    except Exception:  # protobuf has several classes of its own for this
+        model = None
+    if model is None or not model.graph.output or not all(map(_is_text, _texts(model.graph))):
+        raise GradletError(f"{path} is not an ONNX model, or it is damaged; export it again")
+    try:
+        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:
+        places = ", ".join(sorted(set(_external(model)))) or "another file"
+        raise GradletError(
+            f"{path} keeps its weights in {places}, which cannot be read ({_first_line(error)}); "
+            f"keep the files together, or export with external_data=False"
+        ) from None
+    return model
+
+
+def _texts(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+    for item in (*graph.initializer, *graph.input, *graph.output):
+        yield item.name
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)  # protobuf hands out bytes where a name is not UTF-8
+
+
+def _external(model: Any) -> Iterator[str]:
+    for item in model.graph.initializer:
+        yield from (entry.value for entry in item.external_data if entry.key == "location")
+
+
+def _check_opset(path: Path, model: Any) -> None:
+    newest = require_onnx().defs.onnx_opset_version()
+    versions = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
+    if not versions:
+        raise GradletError(f"{path} is not valid ONNX: it names no opset")
+    if versions[0] < OLDEST_OPSET:
+        raise GradletError(
+            f"{path} has opset {versions[0]}; {OLDEST_OPSET} to {newest} are supported. Export it "
+            f"again, or convert it with onnx.version_converter.convert_version(model, 18)"
+        )
+    if versions[0] > newest:
+        raise GradletError(
+            f"{path} has opset {versions[0]}, but the installed onnx knows none above {newest}; "
+            f"`pip install -U onnx`, or export it with an older opset"
+        )
+
+
+def _check_valid(path: Path, model: Any) -> None:
+    for info in model.graph.output:  # the checker wants their shapes; nobody else does
+        if info.type.WhichOneof("value") == "tensor_type":
+            info.type.tensor_type.shape.SetInParent()
+    try:
+        require_onnx().checker.check_model(model)
+    except Exception as error:
+        raise GradletError(f"{path} is not valid ONNX: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _input_shape(path: Path, info: Any, batch: int | None) -> tuple[Shape, int | None]:
+    """The static shape, written back to the file's value, and the batch that it replaces."""
+    onnx = require_onnx()
+    where = f"{path}: input '{info.name}'"
+    kind = info.type.tensor_type
+    if info.type.WhichOneof("value") != "tensor_type":
+        raise GradletError(f"{where} is not a tensor; only tensors are supported")
+    if kind.elem_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        names = {number: name for name, number in onnx.TensorProto.DataType.items()}
+        name = names.get(kind.elem_type, f"number {kind.elem_type}").lower()
+        raise GradletError(
+            f"{where} has type {name}; float inputs are needed. Keep lookups and conversions out "
+            f"of the model, or export it in float32"
+        )
+    if not kind.HasField("shape"):
+        raise GradletError(f"{where} has no shape; export the model with fixed input sizes")
+    fixed = None
+    for index, dim in enumerate(kind.shape.dim):
+        if index == 0 and batch is not None and dim.HasField("dim_value"):
+            fixed = dim.dim_value if dim.dim_value != batch else None
+        if index == 0 and (batch is not None or not dim.HasField("dim_value")):
+            dim.dim_value = batch or 1
+        if not dim.HasField("dim_value") or dim.dim_value < 1:
+            size = f"'{dim.dim_param}'" if dim.dim_param else dim.dim_value or "unknown"
+            raise GradletError(
+                f"{where}: the size of dimension {index} is {size}; only dimension 0, the batch, "
+                f"may be open. Memory is planned beforehand: export it with fixed input sizes"
+            )
+    return tuple(dim.dim_value for dim in kind.shape.dim), fixed
+
+
+def _declared(info: Any) -> tuple[int | None, ...]:
+    dims = info.type.tensor_type.shape.dim
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
+
+
+def _forget_shapes(graph: Any) -> None:
+    del graph.value_info[:]
+    for info in graph.output:
+        info.type.tensor_type.ClearField("shape")
+
+
+def parameter_names(file: OnnxFile) -> dict[str, str]:
+    """A name for each initialiser: its own, or that of the parameter that it was made from.
+
+    Exporters fold transposed and normalised weights into initialisers with a made-up name.
+    """
+    graph = file.model.graph
+    own = [item.name for item in graph.initializer]
+    rank = {item.name: len(item.dims) for item in graph.initializer}
+    taken = {*own, *file.inputs}
+    made_up = {name: _folded_from(file.notes.get(name, {})) for name in own}
+    for node in graph.node:
+        for name in node.input if node.op_type != "Identity" else ():
+            if name.startswith("onnx::") and not made_up.get(name, "-"):
+                slot = "bias" if rank[name] == 1 else "weight"
+                made_up[name] = ".".join(filter(None, (module_path(node), slot)))
+    names = {}
+    for name in own:
+        better = made_up[name]
+        names[name] = better if better and better not in taken else name
+        taken.add(names[name])
+    return names
+
+
+def _folded_from(notes: Mapping[str, str]) -> str:
+    """The one value that a folded initialiser was made from, or ''."""
+    sources = _literal_list(notes.get(_FOLDED, ""))
+    return sources[0] if len(sources) == 1 else ""
+
+
+def module_path(node: Any) -> str:
+    """The module that a node came from: noted by PyTorch's exporters, or in the node's name."""
+    for entry in node.metadata_props:
+        if entry.key == _SCOPES:
+            return "".join(_literal_list(entry.value)[-2:-1])
+    return _path_from_name(node.name) if node.name.startswith("/") else ""
+
+
+def _path_from_name(name: str) -> str:
+    """`/layer1/layer1.0/conv/Conv` is layer1.0.conv: lists repeat their own name before the dot."""
+    path: list[str] = []
+    for part in name.split("/")[1:-1]:
+        if path and part.startswith(path[-1] + "."):
+            path.pop()
+        path.append(part)
+    return ".".join(path)
+
+
+def _literal_list(text: str) -> list[str]:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return []
+    return [str(item) for item in value] if isinstance(value, list) else []
