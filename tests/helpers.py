@@ -10,7 +10,8 @@ import torch
 from gradlet.builder import GraphBuilder
 from gradlet.graph import Array, Graph
 from gradlet.ops import OPS
-from gradlet.train import Recipe, train
+from gradlet.recipe import Recipe
+from gradlet.train import train
 from tests.cases import Case
 
 

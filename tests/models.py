@@ -100,7 +100,7 @@ def tokens() -> Model:
 def asymmetric() -> Model:
     layers = [nn.ZeroPad2d((1, 2, 0, 3)), nn.Conv2d(2, 3, (4, 3), (2, 1)), nn.ReLU()]
     layers += [nn.Conv2d(3, 3, 2, padding="same", dilation=(1, 2)), nn.MaxPool2d(3, 2, 1)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(36, 4)), (torch.randn(2, 2, 7, 6),)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 4)), (torch.randn(2, 2, 7, 6),)
 
 
 @model

@@ -20,8 +20,8 @@ from gradlet.errors import GradletError
 from gradlet.graph import Graph
 from gradlet.ops import OPS
 from gradlet.plan import Options, plan
+from gradlet.recipe import Recipe
 from gradlet.target import load as load_target
-from gradlet.train import Recipe
 from tests.models import MODELS
 
 SMALL_ZOO = ("tutorial-cnn", "deep-ae", "ds-cnn", "resnet8")

@@ -11,7 +11,9 @@ from gradlet.graph import Array, Graph, Node, Site
 from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis
+from gradlet.recipe import Recipe
 from gradlet.reference import run_reference
+from gradlet.train import train
 from tests.cases import CASES, Case, random_cases
 from tests.helpers import double, op_graph, op_training_graph, operands, torch_forward
 
@@ -185,8 +187,6 @@ def test_work_counts_multiply_accumulates() -> None:
 
 def test_gradient_of_an_unneeded_operand_is_never_made() -> None:
     graph = op_graph(CASES[0])
-    from gradlet.train import Recipe, train
-
     trained = train(graph, Recipe(loss="mse", update="p1"), np.zeros((1, 1, 1), np.float32))
     assert [name for name, _ in trained.grads if name.startswith("p")] == ["p1"]
     made = [node for node in trained.nodes if node.op == "matmul" and node.phase == "backward"]

@@ -19,7 +19,8 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 from gradlet.ops.losses import target_of
 from gradlet.plan import plan
-from gradlet.train import Recipe, train
+from gradlet.recipe import Recipe
+from gradlet.train import train
 from gradlet.verify import verify
 
 __all__ = [

@@ -27,7 +27,7 @@ from gradlet.capture import Captured
 from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.errors import GradletError
 from gradlet.plan.model import Plan
-from gradlet.train import Recipe
+from gradlet.recipe import Recipe
 from gradlet.verify import Verdict
 
 app = typer.Typer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -15,20 +15,9 @@ from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.losses import LOSSES, target_of
 from gradlet.ops.optimizer import HYPER
+from gradlet.recipe import Recipe
 
 OPTIMIZERS = ("sgd",)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train: what `gradlet build` asks beside model and target."""
-
-    loss: str = "cross_entropy"
-    optimizer: str = "sgd"
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    update: str = "all"
-    accumulate: int = 1
 
 
 def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:

@@ -112,7 +112,7 @@ def verify(project: Project, *, steps: int = 5) -> Verdict:
 
 
 def _run_oracle(graph: Graph, steps: int) -> _Oracle:
-    from gradlet.capture.torch import require_torch
+    from gradlet.extras import require_torch
 
     torch = require_torch()
     space: dict[str, Any] = {}

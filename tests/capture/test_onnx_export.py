@@ -22,7 +22,8 @@ from gradlet.capture.canonical import canonical
 from gradlet.capture.onnx import capture_onnx
 from gradlet.capture.torch import capture_module
 from gradlet.graph import Graph
-from gradlet.train import Recipe, train
+from gradlet.recipe import Recipe
+from gradlet.train import train
 
 EXPORTERS = ("dynamo", "legacy")
 

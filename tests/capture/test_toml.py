@@ -15,7 +15,8 @@ from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
 from gradlet.graph import Array
 from gradlet.ops import TOML
-from gradlet.train import Recipe, train
+from gradlet.recipe import Recipe
+from gradlet.train import train
 
 FULL = """
 name = "net"

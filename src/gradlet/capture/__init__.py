@@ -129,7 +129,7 @@ def _last_line(error: BaseException) -> str:
 
 def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
     """(module, inputs, targets) from a module, a module class, or a function that returns some."""
-    from gradlet.capture.torch import require_torch
+    from gradlet.extras import require_torch
 
     torch = require_torch()
     if callable(value) and not isinstance(value, torch.nn.Module):
@@ -149,7 +149,7 @@ def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
 
 
 def _random_input(shape: Sequence[int]) -> Any:
-    from gradlet.capture.torch import require_torch
+    from gradlet.extras import require_torch
 
     values = np.random.default_rng(0).standard_normal((1, *shape)).astype(np.float32)
     return (require_torch().from_numpy(values),)

@@ -17,9 +17,9 @@ from gradlet.capture.onnx_file import (
     module_path,
     parameter_names,
     read_onnx,
-    require_onnx,
 )
 from gradlet.errors import GradletError
+from gradlet.extras import require_onnx
 from gradlet.graph import Array, Attrs, Graph, Shape
 from gradlet.ops import ONNX
 from gradlet.ops.base import Call

@@ -9,22 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from gradlet.errors import GradletError
+from gradlet.extras import require_onnx
 from gradlet.graph import Shape
 
 OLDEST_OPSET = 13
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _SCOPES = "pkg.torch.onnx.name_scopes"
-
-
-def require_onnx() -> Any:
-    try:
-        import onnx
-        import onnx.reference
-        import onnx.shape_inference
-    except ImportError:
-        raise GradletError("onnx is not installed; `pip install gradlet[onnx]` brings it") from None
-    return onnx
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Shape
 from gradlet.ops import OPS, TOML
 from gradlet.ops.base import Call
-from gradlet.train import Recipe
+from gradlet.recipe import Recipe
 
 _TOP = ("name", "input", "seed", "weights", "training", "layer")
 _COMMON = ("op", "name", "input")

@@ -12,19 +12,10 @@ import numpy as np
 from gradlet.capture.canonical import canonical
 from gradlet.capture.importer import GraphImporter, Unsupported, stack_batches
 from gradlet.errors import GradletError
+from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
 from gradlet.ops import TORCH
 from gradlet.ops.base import Call
-
-
-def require_torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise GradletError(
-            "PyTorch is not installed; `pip install gradlet[torch]` brings it"
-        ) from None
-    return torch
 
 
 def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = None) -> Graph:

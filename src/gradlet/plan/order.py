@@ -43,7 +43,8 @@ def ordered_units(graph: Graph, *, fuse: bool = True) -> list[Unit]:
         if len(program) == len(units):
             break
         # two fused updates each read the other's old weight: take such pairs apart again
-        stuck = {unit.nodes[0].name for unit in units if unit not in set(program)}
+        placed = {unit.nodes[0].name for unit in program}
+        stuck = {unit.nodes[0].name for unit in units} - placed
         groups = {first: node for first, node in groups.items() if first not in stuck}
     greedy = _schedule(graph, units, after, greedy=True)
     return min(program, greedy, key=lambda order: peak_bytes(graph, order))

@@ -1,0 +1,194 @@
+"""PyTorch front end: what is taken over, and how a refusal reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradlet
+from gradlet.capture.torch import capture_module
+from gradlet.errors import GradletError
+from tests.models import MODELS
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_capture_is_repeatable(name: str) -> None:
+    first, second = (gradlet.capture(*MODELS[name](), name=name).graph for _ in range(2))
+    assert first == second
+    assert first.dumps() == second.dumps()
+
+
+def test_tied_weights_are_one_parameter() -> None:
+    graph = gradlet.capture(*MODELS["tied"](), name="tied").graph
+    assert [t.name for t in graph.of_role("param")] == ["inner.weight", "inner.bias", "offset"]
+    assert [t.name for t in graph.of_role("const")] == ["shift"]
+
+
+def test_depthwise_and_pointwise_are_cases_of_conv2d() -> None:
+    graph = gradlet.capture("zoo:ds-cnn").graph
+    groups = [node.attrs["groups"] for node in graph.nodes if node.op == "conv2d"]
+    assert groups == [1, 64, 1, 64, 1, 64, 1, 64, 1]
+    assert not any(node.op == "pad" for node in graph.nodes), "padding belongs to the convolution"
+
+
+def test_train_and_eval_mode() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    graph = capture_module(model.eval(), torch.randn(2, 3), name="m")
+    assert [node.op for node in graph.nodes] == ["matmul", "matmul"]
+    with pytest.raises(GradletError, match=r"module '1': aten.dropout.*eval"):
+        capture_module(model.train(), torch.randn(2, 3), name="m")
+
+
+def test_the_users_module_is_left_as_it_was() -> None:
+    model = nn.Linear(3, 2).double()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    capture_module(model, torch.randn(1, 3, dtype=torch.float64), name="m")
+    assert model.weight.dtype == torch.float64
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_batch_takes_as_many_samples_as_there_are() -> None:
+    module, (x,) = MODELS["lenet"]()
+    graph = gradlet.capture(module, (x,), batch=1).graph
+    assert graph.samples[graph.inputs[0]].shape == (3, 1, 1, 16, 16)
+    graph = gradlet.capture(module, (x,), batch=7).graph
+    assert graph.samples[graph.inputs[0]].shape == (1, 7, 1, 16, 16)
+
+
+class Unsupported(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Mish())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.fft.fft(self.block(x)).real
+        return torch.erfinv(x)
+
+
+def test_all_missing_ops_in_one_message() -> None:
+    with pytest.raises(GradletError) as caught:
+        capture_module(Unsupported(), torch.randn(1, 2, 4, 4), name="odd")
+    text = str(caught.value)
+    assert "model 'odd'" in text
+    assert "module 'block.1': aten.mish.default on [1, 3, 4, 4]" in text
+    for name in ("fft_fft", "erfinv"):
+        assert name in text
+
+
+class Dynamic(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x > 0]
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def with_nan() -> nn.Module:
+    layer = nn.Linear(3, 2)
+    layer.weight.data[1, 2] = float("nan")
+    return nn.Sequential(layer)
+
+
+REFUSALS: dict[str, tuple[Any, Any, str]] = {
+    "dynamic shape": (Dynamic, torch.randn(3, 4), "depends on the data"),
+    "control flow": (Branch, torch.randn(3, 4), "torch.export cannot trace"),
+    "wrong shape": (lambda: nn.Linear(3, 2), torch.randn(2, 4), "fails in PyTorch itself"),
+    "NaN in a weight": (with_nan, torch.randn(2, 3), "parameter '0.weight'.*NaN.*1 of 6"),
+    "NaN in an input": (lambda: nn.Linear(3, 2), torch.full((2, 3), np.nan), "example input"),
+    "integers": (lambda: nn.Linear(3, 2), torch.zeros(2, 3, dtype=torch.long), "floats are needed"),
+    "no tensor": (lambda: nn.Linear(3, 2), "x", "tensors are needed"),
+    "no sample": (lambda: nn.Linear(3, 2), torch.randn(0, 3), "no samples"),
+    "no module": (lambda: 3, torch.randn(2, 3), "not an nn.Module"),
+    "lazy": (lambda: nn.LazyLinear(3), torch.randn(2, 3), "has no shape yet"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusal(case: str) -> None:
+    build, example, message = REFUSALS[case]
+    with pytest.raises(GradletError, match=message):
+        capture_module(build(), example, name="m")
+
+
+FILES = {
+    "a function": ("def net():\n    return nn.Linear(3, 2), torch.randn(2, 3)\n", "net"),
+    "with targets": (
+        "def net():\n    return nn.Linear(3, 2), torch.randn(2, 3), torch.tensor([0, 1])\n",
+        "net",
+    ),
+    "a module": ("net = nn.Linear(3, 2)\nexample_inputs = torch.randn(2, 3)\n", "net"),
+    "a class": (
+        "class Net(nn.Sequential):\n    example_inputs = torch.randn(2, 3)\n"
+        "    def __init__(self):\n        super().__init__(nn.Linear(3, 2))\n",
+        "Net",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_python_files(case: str, tmp_path: Path) -> None:
+    text, name = FILES[case]
+    path = tmp_path / "model.py"
+    path.write_text("import torch\nfrom torch import nn\n" + text)
+    captured = gradlet.capture(f"{path}:{name}")
+    assert captured.graph.name == name
+    assert [node.op for node in captured.graph.nodes] == ["matmul"]
+    assert (captured.targets is not None) == (case == "with targets")
+
+
+BAD_FILES = {
+    "syntax": ("def net(:\n", "net", "cannot be imported: SyntaxError"),
+    "raises": ("raise RuntimeError('boom')\n", "net", "RuntimeError: boom .line 3"),
+    "missing name": ("other = 1\n", "net", "defines no 'net'; it has .*other"),
+    "not a model": ("net = 3\n", "net", "is a int, not an nn.Module"),
+    "fails": ("def net():\n    return 1 / 0\n", "net", "fails when called: ZeroDivisionError"),
+    "no inputs": ("net = nn.Linear(3, 2)\n", "net", "without inputs"),
+    "too many": ("def net():\n    return nn.ReLU(), 1, 2, 3\n", "net", "returns 4 values"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_python_files(case: str, tmp_path: Path) -> None:
+    text, name, message = BAD_FILES[case]
+    path = tmp_path / "model.py"
+    path.write_text("import torch\nfrom torch import nn\n" + text)
+    with pytest.raises(GradletError, match=message):
+        gradlet.capture(f"{path}:{name}")
+
+
+def test_data_of_the_users_own(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    inputs = np.random.default_rng(0).standard_normal((7, 1, 16, 16))
+    np.savez(path, inputs=inputs, targets=np.arange(7) % 5)
+    module, (x,) = MODELS["lenet"]()
+    captured = gradlet.capture(module, (x,), batch=2, data=path)
+    graph = captured.graph
+    assert graph.samples[graph.inputs[0]].shape == (3, 2, 1, 16, 16)
+    np.testing.assert_array_equal(captured.targets, [[0, 1], [2, 3], [4, 0]])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x1": np.zeros((2, 1, 16, 16))}, "has no array inputs"),
+        ({"inputs": np.zeros((2, 1, 16, 15))}, "has shape"),
+        ({"inputs": np.full((2, 1, 16, 16), np.inf)}, "finite"),
+        ({"inputs": np.zeros((0, 1, 16, 16))}, "no samples"),
+    ],
+)
+def test_bad_data(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    module, (x,) = MODELS["lenet"]()
+    with pytest.raises(GradletError, match=message):
+        gradlet.capture(module, (x,), batch=1, data=path)
+    path.write_text("no zip")
+    with pytest.raises(GradletError, match="cannot read"):
+        gradlet.capture(module, (x,), batch=1, data=path)

@@ -1,0 +1,123 @@
+"""The training graph: what is derived, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gradlet
+from gradlet.api import training_graph
+from gradlet.errors import GradletError
+from gradlet.graph import Graph, Node
+from gradlet.graph_check import check_graph
+from gradlet.recipe import Recipe
+from gradlet.train import select, train
+from tests.models import MODELS
+
+
+def forward(name: str = "lenet") -> Graph:
+    module, inputs = MODELS[name]()
+    return gradlet.capture(module, inputs, name=name).graph
+
+
+LABELS = np.zeros((1, 3), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "targets", "message"),
+    [
+        (Recipe(loss="hinge"), LABELS, "unknown loss 'hinge'"),
+        (Recipe(optimizer="adamax"), LABELS, "unknown optimizer"),
+        (Recipe(lr=float("nan")), LABELS, "learning rate of nan"),
+        (Recipe(lr=-1.0), LABELS, "learning rate of -1"),
+        (Recipe(weight_decay=-0.1), LABELS, "weight decay"),
+        (Recipe(accumulate=0), LABELS, "1 or more, not 0"),
+        (Recipe(), LABELS + 5, "labels run from 5 to 5, but the model has 5 classes: 0 to 4"),
+        (Recipe(), LABELS - 1, "labels run from -1"),
+        (Recipe(), LABELS + 0.5, "whole numbers"),
+        (Recipe(), np.zeros((1, 4)), "targets have shape"),
+        (Recipe(loss="mse"), np.full((1, 3, 5), np.nan), "NaN"),
+        (Recipe(update="last:9"), LABELS, "between 1 and 4 layers"),
+        (Recipe(update="last:x"), LABELS, "between 1 and 4 layers"),
+        (Recipe(update="nosuch"), LABELS, "no parameter matches 'nosuch'; there are 0.weight"),
+        (Recipe(update=","), LABELS, "names no parameter"),
+    ],
+)
+def test_refusals(recipe: Recipe, targets: np.ndarray, message: str) -> None:
+    with pytest.raises(GradletError, match=message):
+        train(forward(), recipe, targets)
+
+
+def test_selection() -> None:
+    graph = forward()
+    names = [t.name for t in graph.of_role("param")]
+    assert select(graph, "all") == names
+    assert select(graph, "last:1") == ["9.weight", "9.bias"]
+    assert select(graph, "0,9.bias") == ["0.weight", "0.bias", "9.bias"]
+    assert select(graph, "*.weight") == [n for n in names if n.endswith("weight")]
+
+
+def test_one_add_per_further_reader() -> None:
+    """Three readers of one tensor and two of another: two additions and one."""
+    graph = training_graph(gradlet.capture(*MODELS["residual"](), name="r"))
+    adds = [node for node in graph.nodes if node.op == "add" and node.phase == "backward"]
+    assert len(adds) == 3
+
+
+def test_gradients_carry_the_module_of_their_layer() -> None:
+    graph = training_graph(gradlet.capture(*MODELS["residual"](), name="r"))
+    modules = {node.name: node.module for node in graph.nodes}
+    assert modules["d_head.weight"] == "head"
+    assert modules["d_stem.weight"] == "stem"
+
+
+def test_a_model_with_two_outputs_is_refused() -> None:
+    graph = forward()
+    with pytest.raises(GradletError, match="returns 2 tensors"):
+        train(replace(graph, outputs=(graph.outputs[0], "relu_0")), Recipe(), LABELS)
+
+
+def broken(graph: Graph, **changes: object) -> Graph:
+    first = graph.nodes[0]
+    node = replace(first, **changes)  # type: ignore[arg-type]
+    return replace(graph, nodes=(node, *graph.nodes[1:]))
+
+
+def test_the_checker_finds_faults() -> None:
+    graph = training_graph(gradlet.capture(*MODELS["lenet"](), name="lenet"))
+    check_graph(graph)
+    x = graph.tensors["x" if "x" in graph.tensors else graph.inputs[0]]
+    faults = {
+        "unknown op": broken(graph, op="magic"),
+        "before it is written": broken(graph, inputs=("relu_1", *graph.nodes[0].inputs[1:])),
+        "do not exist": broken(graph, inputs=("nothing", "0.weight")),
+        "a second time": replace(graph, nodes=(*graph.nodes[:1], *graph.nodes)),
+        "two nodes": replace(graph, nodes=(*graph.nodes, graph.nodes[-1])),
+        "later phase": replace(graph, nodes=(*graph.nodes[-1:], *graph.nodes[:-1])),
+        "is never written": replace(
+            graph, tensors={**graph.tensors, "y": replace(x, name="y", role="loss")}, outputs=("y",)
+        ),
+        "empty dimension": replace(
+            graph, tensors={**graph.tensors, x.name: replace(x, shape=(0, 1, 2, 3))}
+        ),
+        "unknown role": replace(graph, tensors={**graph.tensors, x.name: replace(x, role="hero")}),
+        "unknown dtype": replace(graph, tensors={**graph.tensors, x.name: replace(x, dtype="f8")}),
+        "no value": replace(graph, data={}),
+        "NaN": replace(graph, data={**graph.data, "0.bias": np.full(4, np.nan)}),
+        "operands; conv2d takes": broken(graph, inputs=graph.nodes[0].inputs[:1]),
+        "its outputs are": broken(graph, attrs={**graph.nodes[0].attrs, "stride": (2, 2)}),
+        "another shape": replace(graph, grads=(("0.bias", "d_0.weight"),)),
+        "no such tensor": replace(graph, updates=(("0.bias", "nothing"),)),
+        "not a single number": replace(graph, loss="relu_0"),
+        "samples of": replace(graph, samples={"target": np.zeros((1, 9), np.int32)}),
+        "micro-batches": replace(graph, accumulate=0),
+    }
+    for message, faulty in faults.items():
+        with pytest.raises(GradletError, match=message):
+            check_graph(faulty)
+
+
+def test_nodes_compare_without_their_module() -> None:
+    assert Node("a", "relu", ("x",), ("a",), module="m") == Node("a", "relu", ("x",), ("a",))
