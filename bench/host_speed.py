@@ -23,6 +23,7 @@ from gradlet.engines import compiler, host
 from gradlet.train import Recipe
 
 ROUNDS = 5
+MOST_STEPS = 1000
 LOSSES: dict[str, Callable[..., Any]] = {
     "cross_entropy": torch.nn.functional.cross_entropy,
     "mse": torch.nn.functional.mse_loss,
@@ -53,11 +54,10 @@ class Eager:
         return spent[1:]
 
 
-def c_times(project: Project, chosen: compiler.Compiler, seconds: float) -> list[float]:
-    """As many steps as fit into the time, by a first guess from a few."""
+def c_steps(project: Project, chosen: compiler.Compiler, seconds: float) -> int:
+    """As many steps as fit into the time, by a guess from a few."""
     guess = statistics.median(host.run(project, steps=5, compiler=chosen).seconds)
-    steps = min(max(int(seconds / guess), 5), 3000)
-    return list(host.run(project, steps=steps, compiler=chosen).seconds)[1:]
+    return min(max(int(seconds / guess), 5), MOST_STEPS)
 
 
 def measure(name: str, compilers: list[compiler.Compiler], seconds: float) -> list[dict[str, Any]]:
@@ -67,10 +67,12 @@ def measure(name: str, compilers: list[compiler.Compiler], seconds: float) -> li
     times: dict[str, list[float]] = {chosen.name: [] for chosen in compilers}
     with tempfile.TemporaryDirectory(prefix="gradlet-bench-") as folder:
         project = gradlet.build(f"zoo:{name}", Path(folder) / "project")
+        steps = {item.name: c_steps(project, item, seconds / ROUNDS) for item in compilers}
         for _ in range(ROUNDS):
             torch_times += eager.times(seconds / ROUNDS)
             for chosen in compilers:
-                times[chosen.name] += c_times(project, chosen, seconds / ROUNDS)
+                run = host.run(project, steps=steps[chosen.name], compiler=chosen)
+                times[chosen.name] += run.seconds[1:]
     theirs = statistics.median(torch_times)
     rows = []
     for compiled, spent in times.items():
@@ -102,7 +104,7 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
 def main() -> None:
     found = {item.name: item for item in compiler.available()}
     options = parser(__doc__ or "")
-    options.add_argument("--seconds", type=float, default=3.0, help="per model and side")
+    options.add_argument("--seconds", type=float, default=2.0, help="per model and side")
     options.add_argument("--compiler", choices=list(found), help="only this one")
     arguments = options.parse_args()
     chosen = [found[arguments.compiler]] if arguments.compiler else list(found.values())

@@ -7,6 +7,7 @@ learns turned digits, one sample at a time, as a device would. PyTorch does the 
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -61,9 +62,10 @@ def main(folder: Path) -> int:
     outcome = "[bold green]PASS[/]" if verdict.passed else "[bold red]FAIL[/]"
     console.print(f"verification: {outcome} ({tensors} tensors, {verdict.steps} steps)")
     console.print(f"the project lies in [bold]{folder}[/]; its README.md says how to use it")
-    console.print(
-        f"next: {Path(sys.executable).parent / 'gradlet'} verify {folder}", soft_wrap=True
-    )
+    command = os.path.relpath(Path(sys.executable).with_name("gradlet"))
+    console.print(f"next: {command} verify {folder}", soft_wrap=True)
+    console.print(f"      {command} run {folder} --steps 20", soft_wrap=True)
+    console.print(f"      make -C {folder} golden      (with a C compiler)", soft_wrap=True)
     return 0 if verdict.passed else 1
 
 
