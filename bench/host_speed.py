@@ -20,7 +20,7 @@ import gradlet
 from gradlet import zoo
 from gradlet.emit.project import Project
 from gradlet.engines import compiler, host
-from gradlet.train import Recipe
+from gradlet.recipe import Recipe
 
 ROUNDS = 5
 MOST_STEPS = 1000

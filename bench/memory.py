@@ -13,7 +13,7 @@ from rich.table import Table
 
 import gradlet
 from gradlet import target, zoo
-from gradlet.train import Recipe
+from gradlet.recipe import Recipe
 
 BATCHES = (1, 8)
 UPDATES = ("all", "last:1")

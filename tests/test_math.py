@@ -17,8 +17,9 @@ SOURCE = """
 #include "gl.h"
 void many_exp(float *y, const float *x, int n) { for (int i = 0; i < n; ++i) y[i] = gl_exp(x[i]); }
 void many_log(float *y, const float *x, int n) { for (int i = 0; i < n; ++i) y[i] = gl_log(x[i]); }
-int share_begin(int id, int count, int n) { gl_core me = {id, count}; return gl_share(me, n).begin; }
-int share_end(int id, int count, int n) { gl_core me = {id, count}; return gl_share(me, n).end; }
+static gl_range share(int id, int of, int n) { gl_core me = {id, of}; return gl_share(me, n); }
+int share_begin(int id, int count, int n) { return share(id, count, n).begin; }
+int share_end(int id, int count, int n) { return share(id, count, n).end; }
 int ceil_div(int a, int b) { return gl_ceil_div(a, b); }
 """
 
