@@ -50,7 +50,9 @@ def cc() -> str:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_make_golden_prints_pass(accumulate: int, tmp_path: Path) -> None:
     project = built(tmp_path / "p", accumulate=accumulate)
-    text = run(["make", "golden", f"CC={cc()}", "CFLAGS=-O1"], project.folder)
+    text = run(
+        ["make", "--no-print-directory", "golden", f"CC={cc()}", "CFLAGS=-O1"], project.folder
+    )
     assert text.rstrip().endswith("PASS")
     assert "FAIL" not in text
     golden = (project.folder / "golden.h").read_text()
@@ -64,7 +66,7 @@ def test_make_golden_fails_on_a_broken_kernel(tmp_path: Path) -> None:
     (path,) = project.folder.glob("kernels/*relu__ref.c")
     path.write_text(path.read_text().replace("? 0.0f", "? 0.5f"))
     done = subprocess.run(
-        ["make", "golden", f"CC={cc()}", "CFLAGS=-O1"],
+        ["make", "--no-print-directory", "golden", f"CC={cc()}", "CFLAGS=-O1"],
         cwd=project.folder,
         capture_output=True,
         text=True,

@@ -1,9 +1,11 @@
-"""The ops: one file per family. Importing the package fills the tables."""
+"""The ops: one file per family. Importing the package imports them all, which fills the tables."""
 
-from gradlet.ops import activation, conv, crop, elementwise, losses, matmul, optimizer, pool, reduce
-from gradlet.ops import shape as shape_ops
+from importlib import import_module
+from pkgutil import iter_modules
+
 from gradlet.ops.base import ONNX, OPS, TOML, TORCH, Op
 
-FAMILIES = (activation, conv, crop, elementwise, losses, matmul, optimizer, pool, reduce, shape_ops)
+for _module in sorted(module.name for module in iter_modules(__path__)):
+    import_module(f"{__name__}.{_module}")
 
-__all__ = ["FAMILIES", "ONNX", "OPS", "TOML", "TORCH", "Op"]
+__all__ = ["ONNX", "OPS", "TOML", "TORCH", "Op"]

@@ -1,0 +1,37 @@
+"""A row of the case table."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradlet.graph import Attrs, Shape
+
+
+@dataclass(frozen=True)
+class Case:
+    """`labels` is the number of classes that an integer operand counts; `frozen` operands get no
+    gradient."""
+
+    op: str
+    shapes: tuple[Shape, ...]
+    attrs: Attrs = field(default_factory=dict)
+    labels: int = 0
+    frozen: tuple[int, ...] = ()
+
+    @property
+    def id(self) -> str:
+        shapes = "_".join("x".join(map(str, shape)) or "scalar" for shape in self.shapes)
+        attrs = "-".join(_short(value) for value in self.attrs.values())
+        return f"{self.op}-{shapes}-{attrs}".rstrip("-")
+
+
+def _short(value: Any) -> str:
+    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def odd_sizes(chance: random.Random) -> Callable[[int], int]:
+    """Sizes up to a limit, with many ones among them."""
+    return lambda top: chance.choice((1, 1, 2, 3, chance.randint(1, top)))

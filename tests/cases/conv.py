@@ -1,0 +1,68 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from gradlet.graph import Shape
+from tests.cases.base import Case, odd_sizes
+
+
+def conv(
+    x: Shape,
+    w: Shape,
+    *,
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    bias: bool = True,
+) -> Case:
+    attrs: dict[str, Any] = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+    }
+    return Case("conv2d", (x, w, *([(w[0],)] if bias else [])), attrs)
+
+
+ROWS: tuple[Case, ...] = (
+    conv((1, 1, 1, 1), (1, 1, 1, 1)),
+    conv((1, 8, 8, 8), (16, 8, 3, 3)),
+    conv((2, 3, 7, 5), (5, 3, 3, 2), bias=False),
+    conv((1, 3, 9, 7), (4, 3, 3, 3), stride=(2, 2), padding=(1, 1, 1, 1)),
+    conv((2, 2, 6, 9), (3, 2, 2, 4), stride=(1, 3), padding=(0, 1, 2, 0)),
+    conv((1, 2, 11, 10), (3, 2, 3, 2), dilation=(2, 3), padding=(2, 1, 2, 1)),
+    conv((1, 3, 10, 8), (2, 3, 3, 3), stride=(3, 2), dilation=(2, 1), padding=(3, 0, 1, 2)),
+    conv((2, 6, 5, 5), (4, 3, 3, 3), groups=2, padding=(1, 1, 1, 1)),
+    conv((1, 5, 7, 6), (5, 1, 3, 3), groups=5, padding=(1, 1, 1, 1), stride=(2, 1)),
+    conv((1, 4, 6, 5), (8, 1, 3, 3), groups=4),
+    conv((2, 7, 4, 3), (9, 7, 1, 1)),
+    conv((1, 2, 3, 3), (3, 2, 5, 5), padding=(2, 2, 2, 2)),
+    conv((1, 1, 49, 10), (4, 1, 10, 4), stride=(2, 2), padding=(4, 1, 5, 1)),
+)
+
+
+def random_row(chance: random.Random) -> Case:
+    size = odd_sizes(chance)
+    groups = chance.choice((1, 1, 2, 3))
+    kernel = (size(4), size(4))
+    dilation = (chance.randint(1, 2), chance.randint(1, 3))
+    padding = tuple(chance.randint(0, 2) for _ in range(4))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    height = max(1, reach[0] - padding[0] - padding[2]) + size(8) - 1
+    width = max(1, reach[1] - padding[1] - padding[3]) + size(8) - 1
+    depthwise = chance.random() < 0.3
+    channels = groups if depthwise else groups * size(4)
+    out = groups * size(3) if depthwise else groups * size(5)
+    return conv(
+        (size(3), channels, height, width),
+        (out, channels // groups, *kernel),
+        stride=(chance.randint(1, 3), chance.randint(1, 3)),
+        padding=(padding[0], padding[1], padding[2], padding[3]),
+        dilation=dilation,
+        groups=groups,
+        bias=chance.random() < 0.7,
+    )

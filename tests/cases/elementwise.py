@@ -1,0 +1,16 @@
+"""Activations and arithmetic, element by element."""
+
+from __future__ import annotations
+
+from tests.cases.base import Case
+
+ROWS: tuple[Case, ...] = (
+    *(Case("relu", (shape,)) for shape in ((1,), (7,), (2, 3, 5), (1, 16, 6, 6))),
+    Case("add", ((3, 5), (3, 5))),
+    Case("add", ((2, 3, 4), (4,))),
+    Case("add", ((4,), (2, 3, 4))),
+    Case("add", ((2, 1, 4), (1, 3, 1))),
+    Case("add", ((2, 3, 4, 5), (3, 1, 1))),
+    Case("add", ((3, 4), ())),
+    Case("add", ((1, 1), (5, 7))),
+)
