@@ -186,7 +186,8 @@ def test_work_counts_multiply_accumulates() -> None:
 
 
 def test_gradient_of_an_unneeded_operand_is_never_made() -> None:
-    graph = op_graph(CASES[0])
+    case = next(c for c in CASES if c.op == "matmul" and c.shapes == ((1, 1), (1, 1)))
+    graph = op_graph(case)
     trained = train(graph, Recipe(loss="mse", update="p1"), np.zeros((1, 1, 1), np.float32))
     assert [name for name, _ in trained.grads if name.startswith("p")] == ["p1"]
     made = [node for node in trained.nodes if node.op == "matmul" and node.phase == "backward"]
