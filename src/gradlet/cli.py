@@ -28,6 +28,7 @@ from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.errors import GradletError
 from gradlet.plan.model import Plan
 from gradlet.recipe import Recipe
+from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.verify import Verdict
 
 app = typer.Typer(
@@ -155,6 +156,38 @@ def verify(
         verdict = gradlet.verify(loaded, steps=steps)
     _show(json_, verdict.to_json(), lambda: _verdict_table(verdict))
     return 0 if verdict.passed else 1
+
+
+@command
+def sim(
+    program: Annotated[Path, typer.Argument(help="A bare-metal ELF of the target.")],
+    target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = "pulp-open",
+    cores: Annotated[int | None, typer.Option(help="Cores of the cluster.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of the target, such as fpus=4.")
+    ] = None,
+    max_cycles: Annotated[int, typer.Option(help="Give up after so many.")] = DEFAULT_MAX_CYCLES,
+    trace: Annotated[bool, typer.Option("--trace", help="Every instruction, on stderr.")] = False,
+    json_: Json = False,
+) -> int:
+    """Run any bare-metal program on the simulated cluster and count its cycles."""
+    settings: dict[str, object] = dict(_settings(set_ or []))
+    if cores is not None:
+        settings["cores"] = cores
+    config = SimConfig.load(target, settings)
+    show_line = (lambda line: print(line, file=sys.stderr)) if trace else None
+    try:
+        result = simulate(program, config, max_cycles=max_cycles, trace=show_line)
+    except SimError as error:
+        stderr.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 1
+
+    def show() -> None:
+        print(result.stdout, end="")
+        print(result.summary(), file=sys.stderr)
+
+    _show(json_, result.as_json(), show)
+    return 0 if result.exit_code == 0 else 1
 
 
 @command

@@ -28,6 +28,7 @@ class Finding:
 PACKAGES = (
     ("numpy", True, "everything"),
     ("jinja2", True, "writing C"),
+    ("cffi", True, "the simulator"),
     ("ziglang", False, "a compiler where the system has none"),
     ("torch", False, "PyTorch models, the zoo, verify"),
     ("onnx", False, "ONNX models"),

@@ -43,7 +43,9 @@ class Target:
 
 
 def names() -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    """Targets that projects can be built for; others can only be simulated so far."""
+    tables = {path.stem: tomllib.loads(path.read_text()) for path in FOLDER.glob("*.toml")}
+    return sorted(name for name, table in tables.items() if "port" in table)
 
 
 def parse_size(text: str | int) -> int:
@@ -69,6 +71,11 @@ def load(
         raise GradletError(
             f"there is no target '{name}'; known: {', '.join(names())}, or the path of a .toml"
         ) from None
+    if "port" not in value:
+        raise GradletError(
+            f"target '{name}' can be simulated (`gradlet sim`), but projects cannot be built for "
+            f"it yet; there is {', '.join(names())}"
+        )
     target = _from_toml(value, path)
     if cores is not None:
         target = replace(target, cores=cores)

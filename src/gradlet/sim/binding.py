@@ -1,0 +1,240 @@
+"""The C core, called through cffi."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import mmap
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import cffi
+
+from . import build
+from .config import ConfigError, SimConfig
+
+STDOUT_BYTES = 1 << 16
+TRACE_RECORDS = 1 << 12
+
+STATUS_EXIT, STATUS_FAULT, STATUS_LIMIT, STATUS_DEADLOCK, STATUS_DRAIN, STATUS_BREAK = range(1, 7)
+STALLS = (
+    "load_use",
+    "tcdm_contention",
+    "fpu_contention",
+    "fpu_latency",
+    "icache",
+    "branch",
+    "multicycle",
+    "memory",
+    "misaligned",
+    "barrier",
+    "dma",
+    "event",
+)
+ELF_ERRORS = {
+    1: "this is no ELF file",
+    2: "this is no 32-bit little-endian RISC-V program",
+    3: "the file is cut short or damaged",
+    4: "a segment lies outside L1 and L2",
+}
+
+_FIELDS = [field.name for field in dataclasses.fields(SimConfig)]
+_DECLARATIONS = f"""
+typedef struct {{ int32_t {", ".join([*_FIELDS, "stdout_bytes", "trace_records"])}; }} SimConfig;
+typedef struct {{ int32_t kind, core; uint32_t pc, address, size, opcode; }} Fault;
+typedef struct {{ uint64_t cycle; uint32_t core, pc, opcode, value; const char *name;
+                  uint32_t rd, unused; }} TraceRecord;
+typedef struct Sim Sim;
+size_t sim_bytes(const SimConfig *config);
+Sim *sim_create(void *memory, const SimConfig *config);
+void sim_destroy(Sim *sim);
+int32_t sim_load_elf(Sim *sim, const uint8_t *data, size_t size);
+int32_t sim_run(Sim *sim, uint64_t max_cycles);
+uint64_t sim_cycles(const Sim *sim);
+uint32_t sim_exit_code(const Sim *sim);
+void sim_fault(const Sim *sim, Fault *out);
+size_t sim_take_stdout(Sim *sim, char *out, size_t size);
+size_t sim_take_trace(Sim *sim, TraceRecord *out, size_t count);
+void sim_set_trace(Sim *sim, int32_t on);
+void sim_core_counters(const Sim *sim, int32_t core, uint64_t *out);
+int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size);
+int32_t sim_write(Sim *sim, uint32_t address, const uint8_t *in, uint32_t size);
+int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions);
+void sim_watch_off(Sim *sim);
+void sim_watch_new_phase(Sim *sim);
+int32_t sim_break(Sim *sim, uint32_t address, int32_t on);
+uint32_t sim_take_breaks(Sim *sim);
+uint32_t sim_core_pc(const Sim *sim, int32_t core);
+"""
+
+ffi = cffi.FFI()
+ffi.cdef(_DECLARATIONS)
+
+
+@functools.cache
+def _library(path: str) -> Any:
+    return ffi.dlopen(path)
+
+
+def library() -> Any:
+    """The loaded core; GRADLET_SIM_LIBRARY names another build of it, for tests."""
+    return _library(os.environ.get("GRADLET_SIM_LIBRARY") or str(build.library()))
+
+
+class FaultKind(enum.Enum):
+    """Why a run stopped, in the order of the C core; the values are the messages."""
+
+    NONE = "no fault"
+    ILLEGAL = "undefined instruction {opcode:#x}"
+    FETCH = "jump to {address:#010x}, where there is no memory"
+    LOAD = "load of {size} bytes at the unmapped address {address:#010x}"
+    STORE = "store of {size} bytes at the unmapped address {address:#010x}"
+    DMA = "DMA transfer that touches {address:#010x}, where there is no memory, or has empty lines"
+    ENVIRONMENT_CALL = "ecall, for which there is no environment"
+    BREAKPOINT = "ebreak"
+    WATCH_READ = "load at {address:#010x}, which this code may not read"
+    WATCH_WRITE = "store at {address:#010x}, which this code may not write"
+    WATCH_UNINITIALISED = "load at {address:#010x}, where nobody has written"
+    WATCH_RACE = "store at {address:#010x}, where another core has stored in this phase"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What stopped a run; `core` equal to the number of cores is the fabric controller."""
+
+    kind: FaultKind
+    core: int
+    pc: int
+    address: int
+    size: int
+    opcode: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceEntry:
+    """One executed instruction; `value` is what rd holds afterwards (rd 32: none)."""
+
+    cycle: int
+    core: int
+    pc: int
+    opcode: int
+    name: str
+    rd: int
+    value: int
+
+
+class Machine:
+    """One simulator, in memory of its own that the kernel provides page by page."""
+
+    def __init__(self, config: SimConfig) -> None:
+        self._lib = library()
+        self.config = config
+        record = ffi.new("SimConfig *")
+        for name in _FIELDS:
+            setattr(record, name, int(getattr(config, name)))
+        record.stdout_bytes = STDOUT_BYTES
+        record.trace_records = TRACE_RECORDS
+        size = self._lib.sim_bytes(record)
+        if size == 0:
+            raise ConfigError(f"these settings are out of range: {config}")
+        self._memory = mmap.mmap(-1, size)
+        self._view = ffi.from_buffer(self._memory, require_writable=True)
+        self._sim = self._lib.sim_create(self._view, record)
+
+    def close(self) -> None:
+        """Give the memory back now; it goes with the object otherwise."""
+        if not self._memory.closed:
+            self._lib.sim_destroy(self._sim)
+            ffi.release(self._view)
+            self._memory.close()
+
+    def load_elf(self, data: bytes) -> str | None:
+        """Load a program; returns what is wrong with it, if anything."""
+        error = self._lib.sim_load_elf(self._sim, data, len(data))
+        return ELF_ERRORS[error] if error else None
+
+    def run(self, max_cycles: int) -> int:
+        """Run up to this cycle; returns a STATUS."""
+        return int(self._lib.sim_run(self._sim, max_cycles))
+
+    @property
+    def cycles(self) -> int:
+        return int(self._lib.sim_cycles(self._sim))
+
+    @property
+    def exit_code(self) -> int:
+        return int(self._lib.sim_exit_code(self._sim))
+
+    def fault(self) -> Fault:
+        """What stopped the run, after STATUS_FAULT."""
+        out = ffi.new("Fault *")
+        self._lib.sim_fault(self._sim, out)
+        return Fault(list(FaultKind)[out.kind], out.core, out.pc, out.address, out.size, out.opcode)
+
+    def take_stdout(self) -> bytes:
+        """What the program has printed since the last call."""
+        buffer = ffi.new("char[]", STDOUT_BYTES)
+        count = self._lib.sim_take_stdout(self._sim, buffer, STDOUT_BYTES)
+        return bytes(ffi.buffer(buffer, count))
+
+    def set_trace(self, on: bool) -> None:
+        self._lib.sim_set_trace(self._sim, int(on))
+
+    def take_trace(self) -> Iterator[TraceEntry]:
+        """The instructions executed since the last call."""
+        records = ffi.new("TraceRecord[]", TRACE_RECORDS)
+        count = self._lib.sim_take_trace(self._sim, records, TRACE_RECORDS)
+        for i in range(count):
+            entry = records[i]
+            name = ffi.string(entry.name).decode()
+            yield TraceEntry(
+                entry.cycle, entry.core, entry.pc, entry.opcode, name, entry.rd, entry.value
+            )
+
+    def core_counters(self, core: int) -> tuple[int, int, dict[str, int]]:
+        """Instructions, cycles awake, and the stalls by kind."""
+        out = ffi.new("uint64_t[]", 3 + len(STALLS))
+        self._lib.sim_core_counters(self._sim, core, out)
+        return int(out[0]), int(out[1]), {name: int(out[3 + i]) for i, name in enumerate(STALLS)}
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of L1 or L2."""
+        out = ffi.new("uint8_t[]", max(size, 1))
+        if self._lib.sim_read(self._sim, address, out, size):
+            raise ValueError(f"{size} bytes at {address:#010x} are not in L1 or L2")
+        return bytes(ffi.buffer(out, size))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Change bytes of L1 or L2."""
+        if self._lib.sim_write(self._sim, address, data, len(data)):
+            raise ValueError(f"{len(data)} bytes at {address:#010x} are not in L1 or L2")
+
+    def watch(self, address: int, size: int, *, read: bool, write: bool, initialised: bool) -> None:
+        """Say what the cores and the DMA may do with these bytes; a violation is a fault."""
+        permissions = int(read) | int(write) << 1 | int(initialised) << 2
+        if self._lib.sim_watch(self._sim, address, size, permissions):
+            raise ValueError(f"{size} bytes at {address:#010x} are not in L1 or L2")
+
+    def watch_off(self) -> None:
+        """Let everybody do everything again."""
+        self._lib.sim_watch_off(self._sim)
+
+    def watch_new_phase(self) -> None:
+        """After a barrier: bytes that one core has written may be written by another."""
+        self._lib.sim_watch_new_phase(self._sim)
+
+    def break_at(self, address: int, on: bool = True) -> None:
+        """Pause the run (STATUS_BREAK) whenever a core is about to execute this address."""
+        if address & 1 or self._lib.sim_break(self._sim, address, int(on)):
+            raise ValueError(f"there is no code at {address:#010x}")
+
+    def take_breaks(self) -> list[tuple[int, int]]:
+        """The cores that have come to a breakpoint since the last call, with their pc."""
+        mask = int(self._lib.sim_take_breaks(self._sim))
+        return [
+            (core, int(self._lib.sim_core_pc(self._sim, core)))
+            for core in range(self.config.cores + 1)
+            if mask >> core & 1
+        ]

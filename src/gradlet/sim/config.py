@@ -1,0 +1,120 @@
+"""The machine that is simulated: what a target file says, with the user's changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradlet.errors import GradletError
+
+TARGETS = Path(__file__).parent.parent / "targets"
+SWITCHES = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
+SUFFIXES = {"k": 1024, "M": 1024 * 1024}
+
+
+class ConfigError(GradletError):
+    """A target or a setting that does not exist or has no sense."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SimConfig:
+    """Every parameter of the cycle model. The fields carry the names of the target file."""
+
+    cores: int
+    fpus: int
+    contention: bool
+    l1_bytes: int
+    l1_banks: int
+    l2_bytes: int
+    l2_latency: int
+    cluster_periph_latency: int
+    soc_periph_latency: int
+    load_use: int
+    branch_taken: int
+    jump: int
+    mul_cycles: int
+    mulh_cycles: int
+    mul_result: int
+    div_base: int
+    fdiv_cycles: int
+    fdiv_small_cycles: int
+    icache_line_bytes: int
+    icache_private_sets: int
+    icache_private_ways: int
+    icache_private_refill: int
+    icache_shared_banks: int
+    icache_shared_sets: int
+    icache_shared_ways: int
+    icache_shared_refill: int
+    wakeup_latency: int
+    elw_overhead: int
+    blocking_read_latency: int
+    dma_channels: int
+    dma_counters: int
+    dma_core_queue: int
+    dma_global_queue: int
+    dma_reads: int
+    dma_writes: int
+    dma_burst_bytes: int
+    dma_ports: int
+
+    @classmethod
+    def load(
+        cls, target: str | Path = "pulp-open", overrides: Mapping[str, object] | None = None
+    ) -> SimConfig:
+        """Read a target (its name, or the path of a TOML file) and apply the overrides."""
+        table = tomllib.loads(_target_text(target))
+        values: dict[str, Any] = {}
+        for section in table.values():
+            if isinstance(section, dict):
+                values.update(section)
+        known = {field.name for field in dataclasses.fields(cls)}
+        missing = sorted(known - values.keys())
+        if missing:
+            raise ConfigError(f"target {target} does not set {', '.join(missing)}")
+        parsed: dict[str, Any] = {name: _parse(name, values[name]) for name in known}
+        config = cls(**parsed)
+        return config.with_settings(overrides or {})
+
+    def with_settings(self, settings: Mapping[str, object]) -> SimConfig:
+        """The same machine with some values changed; strings are read as on the command line."""
+        known = {field.name for field in dataclasses.fields(self)}
+        for name in settings:
+            if name not in known:
+                raise ConfigError(f"no setting {name!r}; there are {', '.join(sorted(known))}")
+        changes: dict[str, Any] = {name: _parse(name, value) for name, value in settings.items()}
+        return dataclasses.replace(self, **changes)
+
+
+def _target_text(target: str | Path) -> str:
+    if isinstance(target, Path) or str(target).endswith(".toml"):
+        try:
+            return Path(target).read_text()
+        except OSError as error:
+            raise ConfigError(f"cannot read target {target}: {error}") from error
+    path = TARGETS / f"{target}.toml"
+    if not path.is_file():
+        raise ConfigError(f"no target {target!r}")
+    return path.read_text()
+
+
+def _parse(name: str, value: object) -> int | bool:
+    if name == "contention":
+        if isinstance(value, str) and value.lower() in SWITCHES:
+            return SWITCHES[value.lower()]
+        if isinstance(value, bool):
+            return value
+        raise ConfigError(f"{name} is on or off, not {value!r}")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            scale = SUFFIXES.get(value[-1:], 1)
+            number = value[:-1] if scale != 1 else value
+            return round(float(number) * scale) if scale != 1 else int(number, 0)
+        except ValueError:
+            pass
+    raise ConfigError(f"{name} is a whole number, not {value!r}")

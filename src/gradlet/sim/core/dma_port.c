@@ -1,0 +1,141 @@
+/* The side of the DMA that the cores see: transfer counters and the command queues. */
+#include "sim.h"
+
+enum {
+    COMMAND_LENGTH = 0x1FFFF, COMMAND_TO_L1 = 1 << 17, COMMAND_2D = 1 << 19,
+    COMMAND_EVENT = 1 << 20, COMMAND_IRQ = 1 << 21, COMMAND_BROADCAST = 1 << 22
+};
+
+static uint32_t take_counter(Dma *dma, uint32_t channel)
+{
+    uint32_t counter = (uint32_t)__builtin_ctz(dma->free_counters);
+
+    dma->free_counters &= dma->free_counters - 1;
+    dma->channel[channel].counter = counter;
+    return counter;
+}
+
+static void free_counters(Sim *sim, uint32_t mask)
+{
+    Dma *dma = &sim->dma;
+
+    dma->free_counters |= mask & ((1u << sim->config.dma_counters) - 1);
+    if (dma->counter_waiter_count && dma->free_counters) {
+        int32_t first = dma->counter_waiters[0];
+        dma->counter_waiter_count--;
+        for (int32_t i = 0; i < dma->counter_waiter_count; i++)
+            dma->counter_waiters[i] = dma->counter_waiters[i + 1];
+        resume_core(&sim->cores[first], take_counter(dma, (uint32_t)first));
+    }
+}
+
+static uint32_t counter_status(const Sim *sim)
+{
+    const Dma *dma = &sim->dma;
+    uint32_t all = (1u << sim->config.dma_counters) - 1, status = (~dma->free_counters & all) << 16;
+
+    for (int i = 0; i < sim->config.dma_counters; i++)
+        status |= (uint32_t)(dma->pending_bytes[i] != 0) << i;
+    return status;
+}
+
+static void unpack(DmaCommand *command, const DmaChannel *channel)
+{
+    uint32_t word = command->word[0];
+
+    command->to_l2 = !(word & COMMAND_TO_L1);
+    command->is_2d = word & COMMAND_2D;
+    command->raise_event = word & COMMAND_EVENT;
+    command->raise_irq = word & COMMAND_IRQ;
+    command->broadcast = word & COMMAND_BROADCAST;
+    command->counter = channel->counter;
+    command->left_to_request = command->left_to_finish = word & COMMAND_LENGTH;
+}
+
+/* One more word of the command; the last one puts it into the queue of the core.
+ * Returns false for a 2-D command whose lines are empty. */
+static bool accept_word(Sim *sim, uint32_t number, uint32_t value)
+{
+    Dma *dma = &sim->dma;
+    DmaChannel *channel = &dma->channel[number];
+    DmaCommand *command = channel->current;
+
+    if (!command) {
+        command = dma->free_commands;
+        dma->free_commands = command->next;
+        channel->current = command;
+        command->channel = number;
+        command->words = 0;
+    }
+    command->word[command->words++] = value;
+    if (command->words == 1)
+        unpack(command, channel);
+    if (command->words < (command->is_2d ? 5u : 3u))
+        return true;
+    command->l1 = command->word[1];
+    command->l2 = command->line_start = command->word[2];
+    command->line_bytes = command->left_in_line = command->word[3];
+    command->stride = command->word[4];
+    channel->current = NULL;
+    dma->pending_bytes[command->counter] += command->left_to_finish;
+    dma_enqueue(sim, command);
+    return !(command->is_2d && command->left_to_finish && !command->line_bytes);
+}
+
+static bool push_word(Core *core, const Insn *insn, uint32_t number, uint32_t value)
+{
+    DmaChannel *channel = &core->sim->dma.channel[number];
+
+    if (channel->queue.count == core->sim->config.dma_core_queue) {
+        channel->blocked = true;
+        channel->blocked_word = value;
+        wait_core(core, WAIT_DMA_QUEUE, insn);
+        return true;
+    }
+    if (!accept_word(core->sim, number, value))
+        fault(core, FAULT_DMA, core->sim->dma.channel[number].counter, 0);
+    return true;
+}
+
+/* A command has left the queue of the core: a word that waited can go in. */
+void dma_unblock(Sim *sim, uint32_t number)
+{
+    DmaChannel *channel = &sim->dma.channel[number];
+
+    if (!channel->blocked)
+        return;
+    channel->blocked = false;
+    if (!accept_word(sim, number, channel->blocked_word))
+        fault(&sim->cores[number], FAULT_DMA, channel->counter, 0);
+    resume_core(&sim->cores[number], 0);
+}
+
+static void allocate(Core *core, const Insn *insn, uint32_t number, uint32_t *value)
+{
+    Dma *dma = &core->sim->dma;
+
+    if (dma->free_counters) {
+        *value = take_counter(dma, number);
+    } else {
+        dma->counter_waiters[dma->counter_waiter_count++] = core->id;
+        wait_core(core, WAIT_DMA_COUNTER, insn);
+    }
+}
+
+bool dma_access(Core *core, const Insn *insn, uint32_t channel, uint32_t offset, uint32_t *value,
+                bool is_store)
+{
+    if (offset == 0 && is_store)
+        return push_word(core, insn, channel, *value);
+    if (offset == 0) {
+        allocate(core, insn, channel, value);
+        return true;
+    }
+    if (offset == 4 && is_store) {
+        free_counters(core->sim, *value);
+        return true;
+    }
+    if (offset == 4)
+        *value = counter_status(core->sim);
+    return offset == 4;
+}
