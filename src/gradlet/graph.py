@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,12 @@ class Graph:
     def of_role(self, *roles: str) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.tensors.values() if tensor.role in roles)
 
-    def producer(self) -> dict[str, Node]:
+    def producer(self) -> Mapping[str, Node]:
+        """The node that makes each tensor."""
+        return self._producers
+
+    @cached_property
+    def _producers(self) -> Mapping[str, Node]:
         return {name: node for node in self.nodes for name in node.outputs}
 
     def consumers(self) -> dict[str, list[Node]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from gradlet.graph import Graph
@@ -58,7 +59,12 @@ class Plan:
     buffers: tuple[Buffer, ...]
     lower_bound: int
 
-    def buffer_of(self) -> dict[str, Buffer]:
+    def buffer_of(self) -> Mapping[str, Buffer]:
+        """Where each tensor and scratch lives."""
+        return self._places
+
+    @cached_property
+    def _places(self) -> Mapping[str, Buffer]:
         return {name: buffer for buffer in self.buffers for name in buffer.tensors}
 
     def region_bytes(self, region: str) -> int:
