@@ -35,9 +35,24 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="From a PyTorch or ONNX model to C that trains on a microcontroller, and proof of it.",
 )
 stderr = Console(stderr=True)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"gradlet {gradlet.__version__}")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """From a PyTorch or ONNX model to C that trains on a microcontroller, and proof of it."""
+
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.")]
@@ -56,10 +71,14 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             stderr.print("[bold red]error:[/] ", end="")
             stderr.print(str(error), markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            stderr.print("interrupted")
+            raise typer.Exit(130) from None
         except BrokenPipeError:
             raise
         except OSError as error:
-            stderr.print(f"error: {error.strerror or error}: {error.filename}", markup=False)
+            where = f": {error.filename}" if error.filename else ""
+            stderr.print(f"error: {error.strerror or error}{where}", markup=False)
             raise typer.Exit(2) from None
         raise typer.Exit(status or 0)
 
@@ -306,9 +325,6 @@ def _verdict_table(verdict: Verdict) -> None:
 def main() -> None:
     try:
         app(prog_name="gradlet")
-    except KeyboardInterrupt:
-        stderr.print("interrupted")
-        sys.exit(130)
     except BrokenPipeError:  # `gradlet ... | head` is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
