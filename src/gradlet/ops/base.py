@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Node, Shape, Site, Tensor
 
@@ -113,6 +115,14 @@ class Op(ABC):
 
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Size of what is rounded on the way to each result, where terms may cancel."""
+        if self.linear and not self.exact:
+            return self.reference(attrs, *(np.abs(operand) for operand in ins))
+        return results
 
     @abstractmethod
     def axes(self, site: Site) -> tuple[Axis, ...]: ...
@@ -260,3 +270,9 @@ def integer(attrs: Attrs, name: str) -> int:
     value = attrs[name]
     assert isinstance(value, int)
     return value
+
+
+def number(attrs: Attrs, name: str) -> float:
+    value = attrs[name]
+    assert isinstance(value, int | float)
+    return float(value)
