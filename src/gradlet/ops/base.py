@@ -208,6 +208,7 @@ class Call:
     target: str
     args: Sequence[Any]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    results: int = 1  # how many the front end expects, where it says so
 
     def arg(self, index: int, default: Any = None) -> Any:
         if index < len(self.args) and self.args[index] is not None:
