@@ -23,7 +23,8 @@ def operands(case: Case, seed: int = 0) -> list[Array]:
         if case.labels and index == 1:
             values.append(generator.integers(0, case.labels, shape).astype(np.int32))
         else:
-            values.append(generator.standard_normal(shape).astype(np.float32))
+            drawn = generator.standard_normal(shape) * case.scale
+            values.append((np.abs(drawn) + 0.1 if case.positive else drawn).astype(np.float32))
     return values
 
 

@@ -120,6 +120,8 @@ def c_call(kernel: Kernel, job: Job, order: list[int], in_place: int | None) -> 
     fields = [name for name, _ in kernels.catalogue()[kernel.family].sizes]
     assert sorted(fields) == sorted(dict(job.sizes))
     for value in (dict(job.sizes)[name] for name in fields):
+        if isinstance(value, float):
+            value = int(np.float32(value).view(np.int32))
         sizes.extend(value if isinstance(value, tuple) else [int(value)])
     _, formal = kernels.operands(kernel)
     extra = len(kernels.EPILOGUES.get(kernel.epilogue, ()))

@@ -1,8 +1,9 @@
-"""The runtime's exp and log: error bounds over the whole range, on the compiler at hand."""
+"""The runtime's functions: error bounds over the whole range, on the compiler at hand."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,23 @@ from gradlet.graph import Array
 RUNTIME = Path(compiler.__file__).parent.parent / "c" / "runtime"
 SOURCE = """
 #include "gl.h"
-void many_exp(float *y, const float *x, int n) { for (int i = 0; i < n; ++i) y[i] = gl_exp(x[i]); }
-void many_log(float *y, const float *x, int n) { for (int i = 0; i < n; ++i) y[i] = gl_log(x[i]); }
 static gl_range share(int id, int of, int n) { gl_core me = {id, of}; return gl_share(me, n); }
 int share_begin(int id, int count, int n) { return share(id, count, n).begin; }
 int share_end(int id, int count, int n) { return share(id, count, n).end; }
 int ceil_div(int a, int b) { return gl_ceil_div(a, b); }
+"""
+FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sigmoid", "tanh", "erf", "normal")
+MANY = """void many_{0}(float *y, const float *x, int n)
+{{
+    for (int i = 0; i < n; ++i) y[i] = gl_{0}(x[i]);
+}}
 """
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("math")
-    (folder / "math.c").write_text(SOURCE)
+    (folder / "math.c").write_text(SOURCE + "".join(map(MANY.format, FUNCTIONS)))
     path = compiler.build_library([folder / "math.c"], folder / "math.so", include=[RUNTIME])
     return ctypes.CDLL(str(path))
 
@@ -73,6 +78,54 @@ def test_log_is_within_two_ulps_everywhere(library: Any) -> None:
     away = x != 1
     assert ulps(y[away], exact[away]) <= 2
     assert (y[~away] == 0).all()
+
+
+def _normal(x: float) -> float:
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "low", "high", "bound"),
+    [
+        ("expm1", math.expm1, -200, 88, 3),
+        ("log1p", math.log1p, 0, 1e30, 3),
+        ("sqrt", math.sqrt, 0, 3e38, 1),
+        ("sigmoid", _sigmoid, -87, 3e38, 4),
+        ("tanh", math.tanh, -3e38, 3e38, 4),
+        ("erf", math.erf, -3e38, 3e38, 3),
+        ("normal", _normal, -13, 3e38, 6),
+    ],
+)
+def test_functions_stay_within_their_bounds(
+    library: Any, name: str, exact: Any, low: float, high: float, bound: float
+) -> None:
+    """Largest error in ulps, over all sizes and signs where the result is a normal number."""
+    near = np.linspace(max(low, -20), min(high, 20), 300_000)
+    x = np.concatenate([every_kth(8209), near.astype(np.float32)])
+    x = x[(x >= low) & (x <= high)]
+    wanted = np.array([exact(float(value)) for value in x])
+    normal = np.abs(wanted) >= 2.0**-126
+    y = apply(library, f"many_{name}", x)
+    assert ulps(y[normal], wanted[normal]) <= bound
+    assert np.abs(y[~normal] - wanted[~normal]).max(initial=0) <= 4 * 2.0**-149
+
+
+def test_functions_at_the_ends_of_the_line(library: Any) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, -1e30, 1e30], np.float32)
+    wanted = {
+        "expm1": [np.nan, np.inf, -1, 0, 0, -1, np.inf],
+        "sigmoid": [np.nan, 1, 0, 0.5, 0.5, 0, 1],
+        "tanh": [np.nan, 1, -1, 0, 0, -1, 1],
+        "erf": [np.nan, 1, -1, 0, 0, -1, 1],
+        "normal": [np.nan, 1, 0, 0.5, 0.5, 0, 1],
+        "sqrt": [np.nan, np.inf, np.nan, 0, 0, np.nan, np.float32(1e15)],
+    }
+    for name, values in wanted.items():
+        np.testing.assert_allclose(apply(library, f"many_{name}", x), values, rtol=1e-6, atol=0)
 
 
 def test_special_values(library: Any) -> None:

@@ -115,7 +115,8 @@ def test_axes_say_what_a_tile_reads(case: Case) -> None:
                     for i, v in enumerate(ins)
                 ]
                 region = output_region(op.outputs[0], whole.shape, axis, begin, end)
-                tile = op.reference(site.attrs, *spoilt)[0]
+                with np.errstate(all="ignore"):  # a logarithm of what is not to be read
+                    tile = op.reference(site.attrs, *spoilt)[0]
                 assert np.array_equal(tile[region], whole[region]), (site.node.op, axis)
                 covered[region] = True
             assert covered.all(), (site.node.op, axis)

@@ -68,6 +68,7 @@ class Family:
     sizes: tuple[tuple[str, int], ...]  # (field, elements; 0 for a plain number)
     modes: Mapping[str, Mode]
     variants: tuple[Variant, ...]
+    fractions: frozenset[str] = frozenset()  # sizes that are floats, written "name:f32"
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,10 @@ def prototype(kernel: Kernel, prefix: str = "gl") -> str:
 
 def sizes_struct(family: str, prefix: str = "gl") -> str:
     entry = catalogue()[family]
+    kinds = {name: "float" if name in entry.fractions else "int32_t" for name, _ in entry.sizes}
     fields = " ".join(
-        f"int32_t {name}[{count}];" if count else f"int32_t {name};" for name, count in entry.sizes
+        f"{kinds[name]} {name}[{count}];" if count else f"{kinds[name]} {name};"
+        for name, count in entry.sizes
     )
     return f"typedef struct {{ {fields} }} {sizes_type(family, prefix)};"
 
@@ -274,7 +277,9 @@ def _load(path: Path) -> Family:
         for item in value["variants"]
         for params in item.get("space", [{}])
     )
-    return Family(path.stem, value["doc"], tuple(map(_field, value["sizes"])), modes, variants)
+    fractions = [text.removesuffix(":f32") for text in value["sizes"] if text.endswith(":f32")]
+    sizes = tuple(_field(text.removesuffix(":f32")) for text in value["sizes"])
+    return Family(path.stem, value["doc"], sizes, modes, variants, frozenset(fractions))
 
 
 def _field(text: str) -> tuple[str, int]:

@@ -124,13 +124,14 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     op = OPS[site.node.op]
     spread: Spread = {}
     work = op.work(site)
-    magnitudes: tuple[Array, ...] = results
-    if op.linear and not op.exact:
-        magnitudes = op.reference(site.attrs, *(np.abs(operand) for operand in operands))
+    magnitudes = op.magnitude(site.attrs, operands, results)
     for tensor, magnitude in zip(site.outs, magnitudes, strict=True):
         roundings = 1 + (work.macs + work.adds) / max(tensor.elements, 1)
         growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
-        spread[tensor.name] = DTYPES[tensor.dtype].unit_roundoff * growth * np.abs(magnitude)
+        # below the normal numbers it is the smallest step that counts; an exact 0 stays one
+        size = np.abs(magnitude)
+        relative = DTYPES[tensor.dtype].unit_roundoff * size
+        spread[tensor.name] = growth * (relative + DTYPES[tensor.dtype].smallest * (size > 0))
     return spread
 
 

@@ -13,13 +13,16 @@ from gradlet.graph import Attrs, Shape
 @dataclass(frozen=True)
 class Case:
     """`labels` is the number of classes that an integer operand counts; `frozen` operands get no
-    gradient."""
+    gradient; the standard-normal values are stretched by `scale`, and are kept away from 0 on the
+    right if `positive`."""
 
     op: str
     shapes: tuple[Shape, ...]
     attrs: Attrs = field(default_factory=dict)
     labels: int = 0
     frozen: tuple[int, ...] = ()
+    scale: float = 1.0
+    positive: bool = False
 
     @property
     def id(self) -> str:

@@ -154,7 +154,8 @@ class _OnnxImporter(GraphImporter):
     def _converted(self, node: Any, handler: Any, operands: Sequence[str | None]) -> Any:
         where = f"{self.file.path}: node '{node.name}' ({self.target})"
         try:
-            call = Call(self.target, operands, {a.name: _attribute(a) for a in node.attribute})
+            attrs = {a.name: _attribute(a) for a in node.attribute}
+            call = Call(self.target, operands, attrs, len(node.output))
             return self.convert(handler, call, self._operand_texts(node), list(ONNX))
         except GradletError as error:
             self.missing.raise_if_any(self.builder.name)  # a stand-in may be what does not fit
@@ -170,6 +171,9 @@ class _OnnxImporter(GraphImporter):
                 reason = f"not supported: its further result '{extra}' is used"
                 self.missing.note(self.module, self.target, self._operand_texts(node), reason)
                 self._stand_in(extra)
+            return
+        if result is not None:
+            self.names.update(zip(node.output, result, strict=False))
             return
         for output in filter(None, node.output):
             self._stand_in(output)

@@ -255,7 +255,11 @@ def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[
 
 
 def _size(value: Any) -> str:
-    return "{" + ", ".join(map(str, value)) + "}" if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return "{" + ", ".join(map(str, value)) + "}"
+    if isinstance(value, float) and np.isinf(value):
+        return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
+    return f"{value!r}f" if isinstance(value, float) else str(value)
 
 
 def _parts(plan: Plan, calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Node, Shape, Site, Tensor
 
@@ -114,6 +116,14 @@ class Op(ABC):
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes)
 
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Size of what is rounded on the way to each result, where terms may cancel."""
+        if self.linear and not self.exact:
+            return self.reference(attrs, *(np.abs(operand) for operand in ins))
+        return results
+
     @abstractmethod
     def axes(self, site: Site) -> tuple[Axis, ...]: ...
 
@@ -198,6 +208,7 @@ class Call:
     target: str
     args: Sequence[Any]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    results: int = 1  # how many the front end expects, where it says so
 
     def arg(self, index: int, default: Any = None) -> Any:
         if index < len(self.args) and self.args[index] is not None:
@@ -260,3 +271,9 @@ def integer(attrs: Attrs, name: str) -> int:
     value = attrs[name]
     assert isinstance(value, int)
     return value
+
+
+def number(attrs: Attrs, name: str) -> float:
+    value = attrs[name]
+    assert isinstance(value, int | float)
+    return float(value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,24 +24,17 @@ from gradlet.ops.base import (
 from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 
 
-@register
-class Add(Op):
-    name = "add"
+class _Binary(Op):
     inputs = ("a", "b")
-    linear = True
     overwrites = ("a", "b")
+    compute: ClassVar[Callable[[Array, Array], Array]]
+    spelling: ClassVar[str]
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (broadcast(*ins),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        return (ins[0] + ins[1],)
-
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
-        shapes = {"a": site.ins[0].shape, "b": site.ins[1].shape}
-        return {name: reduce_to(emit, grads[0], shapes[name]) for name in wanted}
+        return (type(self).compute(*ins),)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         shapes = {"a": site.ins[0].shape, "b": site.ins[1].shape}
@@ -50,10 +45,107 @@ class Add(Op):
         strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
         extents, (a, b) = merge(result, strides)
         sizes = {"extent": padded(extents, 1), "a_step": padded(a, 0), "b_step": padded(b, 0)}
-        return Lowering("binary", "add", sizes)
+        return Lowering("binary", self.name, sizes)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
-        return f"{ins[0]} + {ins[1]}"
+        return self.spelling.format(*ins)
+
+    def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:
+        """The gradient of one operand, as large as the result."""
+        raise NotImplementedError
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        shapes = {"a": site.ins[0].shape, "b": site.ins[1].shape}
+        return {
+            slot: reduce_to(emit, self.partial(emit, site, grads[0], slot), shapes[slot])
+            for slot in wanted
+        }
+
+
+@register
+class Add(_Binary):
+    name = "add"
+    linear = True
+    compute = np.add
+    spelling = "{} + {}"
+
+    def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:
+        return grad
+
+
+@register
+class Sub(_Binary):
+    name = "sub"
+    compute = np.subtract
+    spelling = "{} - {}"
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        return (np.abs(ins[0]) + np.abs(ins[1]),)
+
+    def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:
+        return grad if slot == "a" else emit.add("neg", [grad])
+
+
+@register
+class Mul(_Binary):
+    name = "mul"
+    compute = np.multiply
+    spelling = "{} * {}"
+
+    def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:
+        a, b = site.node.inputs
+        return emit.add("mul", [grad, b if slot == "a" else a])
+
+
+@register
+class Div(_Binary):
+    name = "div"
+    compute = np.divide
+    spelling = "{} / {}"
+
+    def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:
+        b = site.node.inputs[1]
+        share = emit.add("div", [grad, b])
+        if slot == "a":
+            return share
+        return emit.add("neg", [emit.add("mul", [share, site.node.outputs[0]])])
+
+
+@register
+class Wins(_Binary):
+    """1 where a is larger, 0 where b is, half where they tie: whom a maximum's gradient goes to."""
+
+    name = "wins"
+    exact = True
+    compute = staticmethod(lambda a, b: np.where(a == b, 0.5, np.where(a > b, 1.0, 0.0)))
+    spelling = ""  # only gradients use it
+
+
+class _Extreme(_Binary):
+    exact = True
+
+    def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:
+        a, b = site.node.inputs
+        first = (slot == "a") == (self.name == "maximum")
+        return emit.add("mul", [grad, emit.add("wins", [a, b] if first else [b, a])])
+
+
+@register
+class Maximum(_Extreme):
+    name = "maximum"
+    compute = np.maximum
+    spelling = "torch.maximum({}, {})"
+
+
+@register
+class Minimum(_Extreme):
+    name = "minimum"
+    compute = np.minimum
+    spelling = "torch.minimum({}, {})"
 
 
 def reduce_to(emit: Emitter, grad: str, shape: Shape) -> str:
@@ -72,24 +164,64 @@ def reduce_to(emit: Emitter, grad: str, shape: Shape) -> str:
     )
 
 
-@from_torch("aten.add.Tensor", "aten.add_.Tensor")
-def _torch_add(imp: Importer, call: Call) -> str:
-    if call.arg(2, 1) != 1:
-        raise imp.unsupported("add with alpha other than 1")
-    return imp.add("add", [_operand(imp, value) for value in call.args[:2]])
-
-
-@from_onnx("Add")
-def _onnx_add(imp: Importer, call: Call) -> str:
-    return imp.add("add", [imp.param(value) for value in call.args])
-
-
-@from_toml("add")
-def _toml_add(imp: Importer, call: Call) -> str:
-    return imp.add("add", call.args)
-
-
-def _operand(imp: Importer, value: object) -> str:
+def operand(imp: Importer, value: object) -> str:
+    """A tensor, or a number as a constant."""
     if isinstance(value, int | float):
         return imp.constant(np.asarray(value, dtype=np.float32))
     return imp.tensor(value)
+
+
+def scaled(imp: Importer, x: str, factor: float) -> str:
+    return x if factor == 1 else imp.add("mul", [x, operand(imp, factor)])
+
+
+@from_torch("aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.sub_.Tensor")
+@from_torch("aten.add.Scalar", "aten.sub.Scalar", "aten.rsub.Scalar", "aten.rsub.Tensor")
+def _torch_sum(imp: Importer, call: Call) -> str:
+    name = call.target.split(".")[1].rstrip("_")
+    a, b = (operand(imp, value) for value in call.args[:2])
+    if name == "rsub":
+        a, b, name = b, a, "sub"
+    return imp.add(name, [a, scaled(imp, b, float(call.arg(2, 1)))])
+
+
+_TORCH_NAMES = {
+    "aten.mul.Tensor": "mul",
+    "aten.mul_.Tensor": "mul",
+    "aten.mul.Scalar": "mul",
+    "aten.div.Tensor": "div",
+    "aten.div_.Tensor": "div",
+    "aten.div.Scalar": "div",
+    "aten.maximum.default": "maximum",
+    "aten.max.other": "maximum",
+    "aten.minimum.default": "minimum",
+    "aten.min.other": "minimum",
+}
+
+
+@from_torch(*_TORCH_NAMES)
+def _torch_binary(imp: Importer, call: Call) -> str:
+    return imp.add(_TORCH_NAMES[call.target], [operand(imp, value) for value in call.args[:2]])
+
+
+_ONNX_NAMES = {
+    "Add": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "Div": "div",
+    "Max": "maximum",
+    "Min": "minimum",
+    "Sum": "add",
+}
+
+
+@from_onnx(*_ONNX_NAMES)
+def _onnx_binary(imp: Importer, call: Call) -> str:
+    """Max, Min and Sum take any number of operands."""
+    operands = [imp.param(value) for value in call.args]
+    return reduce(lambda a, b: imp.add(_ONNX_NAMES[call.target], [a, b]), operands)
+
+
+@from_toml("add", "sub", "mul", "div", "maximum", "minimum")
+def _toml_binary(imp: Importer, call: Call) -> str:
+    return imp.add(call.target, call.args)

@@ -106,6 +106,141 @@ static inline float gl_log(float x)
     return gl_fma((float)e, 0.693359375f, (s + s) + tail);
 }
 
+/* exp(x) - 1 without cancellation: the series of e^r - 1, then 2^n * (that + 1) - 1. */
+static inline float gl_expm1(float x)
+{
+    if (!(x <= 80.0f)) return gl_exp(x); /* NaN, or so large that the 1 does not matter */
+    if (x < -17.4f) return -1.0f;
+    const int n = (int)(x * 1.44269504f + (x < 0.0f ? -0.5f : 0.5f));
+    float r = gl_fma((float)n, -0.693359375f, x);
+    r = gl_fma((float)n, 2.12194440e-4f, r);
+    float p = 1.98412698e-4f;
+    p = gl_fma(p, r, 1.38888889e-3f);
+    p = gl_fma(p, r, 8.33333333e-3f);
+    p = gl_fma(p, r, 4.16666667e-2f);
+    p = gl_fma(p, r, 1.66666667e-1f);
+    p = gl_fma(p, r, 0.5f);
+    p = gl_fma(p, r * r, r);
+    const float scale = gl_from_bits((uint32_t)(n + 127) << 23);
+    return n == 0 ? p : gl_fma(scale, p, scale - 1.0f);
+}
+
+/* log(1 + u) for u >= 0 without losing a small u. */
+static inline float gl_log1p(float u)
+{
+    if (!(u < 0.41421356f)) return gl_log(1.0f + u);
+    const float s = u / (2.0f + u);
+    const float z = s * s;
+    float p = 0.111111111f;
+    p = gl_fma(p, z, 0.142857143f);
+    p = gl_fma(p, z, 0.2f);
+    p = gl_fma(p, z, 0.333333333f);
+    return gl_fma(s + s, p * z, s + s);
+}
+
+static inline float gl_abs(float x) { return gl_from_bits(gl_to_bits(x) & 0x7fffffffu); }
+
+/* sqrt(x): a first guess from the exponent, three steps of Newton, then the remainder by an fma.
+ * No library call, and the same bits everywhere. A negative x gives NaN. */
+static inline float gl_sqrt(float x)
+{
+    if (!(x > 0.0f)) return x == 0.0f ? x : gl_from_bits(0x7fc00000u);
+    uint32_t bits = gl_to_bits(x);
+    if (bits == 0x7f800000u) return x;
+    float scale = 1.0f;
+    if (bits < 0x02000000u) { /* so small that the remainder would be subnormal */
+        x *= 18446744073709551616.0f;
+        scale = 2.3283064365386963e-10f;
+        bits = gl_to_bits(x);
+    }
+    float y = gl_from_bits((bits >> 1) + 0x1fbd1df5u);
+    for (int i = 0; i < 3; ++i) y = 0.5f * (y + x / y);
+    y = gl_fma(gl_fma(-y, y, x), 0.5f / y, y);
+    return y * scale;
+}
+
+/* 1 / (1 + exp(-x)) */
+static inline float gl_sigmoid(float x)
+{
+    const float e = gl_exp(-gl_abs(x));
+    const float s = 1.0f / (1.0f + e);
+    return x < 0.0f ? e * s : s;
+}
+
+static inline float gl_tanh(float x)
+{
+    const float a = gl_abs(x);
+    const float t = gl_expm1(a + a);
+    const float y = a > 9.1f ? 1.0f : t / (t + 2.0f);
+    return x < 0.0f ? -y : y;
+}
+
+/* exp(-x*x / 2), with what the square loses put back. */
+static inline float gl_exp_half_square(float x)
+{
+    const float square = x * x;
+    if (!(square < 1e4f)) return square != square ? square : 0.0f;
+    const float lost = gl_fma(x, x, -square);
+    const float e = gl_exp(-0.5f * square);
+    return gl_fma(-0.5f * lost, e, e);
+}
+
+/* exp(x*x) * erfc(x) for x >= 0: t * P(t) with t = 1 / (1 + 0.4 x). */
+static inline float gl_erfcx(float x)
+{
+    const float t = 1.0f / gl_fma(0.4f, x, 1.0f);
+    float p = -0.0200335961f;
+    p = gl_fma(p, t, 0.0874783531f);
+    p = gl_fma(p, t, -0.101983840f);
+    p = gl_fma(p, t, -0.0557112461f);
+    p = gl_fma(p, t, 0.130444050f);
+    p = gl_fma(p, t, -0.0235819453f);
+    p = gl_fma(p, t, 0.162488189f);
+    p = gl_fma(p, t, 0.160180090f);
+    p = gl_fma(p, t, 0.209543296f);
+    p = gl_fma(p, t, 0.225493384f);
+    p = gl_fma(p, t, 0.225683262f);
+    return p * t;
+}
+
+static inline float gl_erf(float x)
+{
+    const float a = gl_abs(x);
+    if (a < 1.0f) {
+        const float z = x * x;
+        float p = -9.64151553e-6f;
+        p = gl_fma(p, z, 1.12569477e-4f);
+        p = gl_fma(p, z, -8.48282882e-4f);
+        p = gl_fma(p, z, 5.22094543e-3f);
+        p = gl_fma(p, z, -2.68654000e-2f);
+        p = gl_fma(p, z, 1.12837820e-1f);
+        p = gl_fma(p, z, -3.76126384e-1f);
+        p = gl_fma(p, z, 1.12837917f);
+        return p * x;
+    }
+    const float y = a < 4.0f ? 1.0f - gl_exp(-a * a) * gl_erfcx(a) : (a != a ? a : 1.0f);
+    return x < 0.0f ? -y : y;
+}
+
+/* The normal distribution function (1 + erf(x / sqrt 2)) / 2, also far out on the left. */
+static inline float gl_normal(float x)
+{
+    const float a = gl_abs(x);
+    const float tail = 0.5f * gl_exp_half_square(a) * gl_erfcx(a * 0.707106781f);
+    return x < 0.0f ? tail : 1.0f - tail;
+}
+
+/* x^n by squaring; a negative n is the reciprocal. */
+static inline float gl_power(float x, int n)
+{
+    float result = 1.0f;
+    for (int rest = n < 0 ? -n : n; rest > 0; rest >>= 1) {
+        if (rest & 1) result *= x;
+        x *= x;
+    }
+    return n < 0 ? 1.0f / result : result;
+}
+
 /* w - lr * (g + decay * w): one SGD step of one weight, the same wherever it is fused. */
 static inline float gl_sgd_step(float w, float g, const float *hyper)
 {

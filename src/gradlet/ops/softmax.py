@@ -1,0 +1,155 @@
+"""Softmax and its logarithm over one dimension; the gradients read the output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import (
+    Axis,
+    Call,
+    Emitter,
+    Importer,
+    Lowering,
+    Op,
+    ShapeError,
+    Work,
+    from_onnx,
+    from_toml,
+    from_torch,
+    integer,
+    register,
+)
+from gradlet.ops.pointwise import same_index_axes
+
+
+class _Softmax(Op):
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if not 0 <= integer(attrs, "axis") < len(ins[0]):
+            raise ShapeError(f"there is no dimension {attrs['axis']}")
+        if any(shape != ins[0] for shape in ins):
+            raise ShapeError("gradient and output differ in shape")
+        return (ins[0],)
+
+    def work(self, site: Site) -> Work:
+        count = site.outs[0].shape[integer(site.attrs, "axis")]
+        return Work(0, site.moved_bytes, site.outs[0].elements * (count + 8))
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        every = same_index_axes(site.outs[0].shape, (*self.inputs, *self.outputs))
+        return tuple(a for dim, a in enumerate(every) if dim != integer(site.attrs, "axis"))
+
+    def lower(self, site: Site) -> Lowering:
+        shape, axis = site.outs[0].shape, integer(site.attrs, "axis")
+        outer, inner = (int(np.prod(part)) for part in (shape[:axis], shape[axis + 1 :]))
+        return Lowering(
+            "softmax", self.name, {"outer": outer, "count": shape[axis], "inner": inner}
+        )
+
+
+class _Forward(_Softmax):
+    inputs = ("x",)
+    overwrites = ("x",)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        return {"x": emit.add(f"{self.name}_grad", [grads[0], site.node.outputs[0]], site.attrs)}
+
+
+class _Gradient(_Softmax):
+    inputs = ("dy", "y")
+    outputs = ("dx",)
+    overwrites = ("dy",)
+
+
+@register
+class Softmax(_Forward):
+    name = "softmax"
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        axis = integer(attrs, "axis")
+        shifted = np.exp(ins[0] - ins[0].max(axis=axis, keepdims=True))
+        return (shifted / shifted.sum(axis=axis, keepdims=True),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """What the difference to the largest loses becomes a relative error."""
+        top = ins[0].max(axis=integer(attrs, "axis"), keepdims=True)
+        return (results[0] * (1 + np.abs(ins[0] - top)),)
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        return f"F.softmax({ins[0]}, {attrs['axis']})"
+
+
+@register
+class SoftmaxGrad(_Gradient):
+    name = "softmax_grad"
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        dy, y = ins
+        return (y * (dy - (dy * y).sum(axis=integer(attrs, "axis"), keepdims=True)),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        dy, y = np.abs(ins[0]), ins[1]
+        return (y * (dy + (dy * y).sum(axis=integer(attrs, "axis"), keepdims=True)),)
+
+
+@register
+class LogSoftmax(_Forward):
+    name = "log_softmax"
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        axis = integer(attrs, "axis")
+        shifted = ins[0] - ins[0].max(axis=axis, keepdims=True)
+        return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """The logarithm of the sum is at least 0 and has the error of a sum near 1."""
+        return (np.abs(results[0]) + 1,)
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        return f"F.log_softmax({ins[0]}, {attrs['axis']})"
+
+
+@register
+class LogSoftmaxGrad(_Gradient):
+    name = "log_softmax_grad"
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        dy, y = ins
+        return (dy - np.exp(y) * dy.sum(axis=integer(attrs, "axis"), keepdims=True),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        dy, y = np.abs(ins[0]), ins[1]
+        return (dy + np.exp(y) * dy.sum(axis=integer(attrs, "axis"), keepdims=True),)
+
+
+@from_torch("aten.softmax.int", "aten._softmax.default")
+@from_torch("aten.log_softmax.int", "aten._log_softmax.default")
+def _torch_softmax(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    op = "log_softmax" if "log_softmax" in call.target else "softmax"
+    return imp.add(op, [x], {"axis": int(call.args[1]) % len(imp.shape(x))})
+
+
+@from_onnx("Softmax", "LogSoftmax")
+def _onnx_softmax(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    op = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[call.target]
+    return imp.add(op, [x], {"axis": int(call.attrs.get("axis", -1)) % len(imp.shape(x))})
+
+
+@from_toml("softmax", "log_softmax")
+def _toml_softmax(imp: Importer, call: Call) -> str:
+    rank = len(imp.shape(call.args[0]))
+    return imp.add(call.target, call.args, {"axis": int(call.attrs.get("axis", -1)) % rank})
