@@ -124,9 +124,7 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     op = OPS[site.node.op]
     spread: Spread = {}
     work = op.work(site)
-    magnitudes: tuple[Array, ...] = results
-    if op.linear and not op.exact:
-        magnitudes = op.reference(site.attrs, *(np.abs(operand) for operand in operands))
+    magnitudes = op.magnitudes(site.attrs, operands, results)
     for tensor, magnitude in zip(site.outs, magnitudes, strict=True):
         roundings = 1 + (work.macs + work.adds) / max(tensor.elements, 1)
         growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12

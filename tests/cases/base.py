@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,18 +13,19 @@ from gradlet.graph import Attrs, Shape
 @dataclass(frozen=True)
 class Case:
     """`labels` is the number of classes that an integer operand counts; `frozen` operands get no
-    gradient."""
+    gradient; `training` is what the recipe of the row's training graph has beside its loss."""
 
     op: str
     shapes: tuple[Shape, ...]
     attrs: Attrs = field(default_factory=dict)
     labels: int = 0
     frozen: tuple[int, ...] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         shapes = "_".join("x".join(map(str, shape)) or "scalar" for shape in self.shapes)
-        attrs = "-".join(_short(value) for value in self.attrs.values())
+        attrs = "-".join(_short(v) for v in (*self.attrs.values(), *self.training.values()))
         return f"{self.op}-{shapes}-{attrs}".rstrip("-")
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Node, Shape, Site, Tensor
 
@@ -104,6 +106,14 @@ class Op(ABC):
 
     @abstractmethod
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]: ...
+
+    def magnitudes(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """How large the terms are that each result is the sum of; its rounding goes by that."""
+        if self.linear and not self.exact:
+            return self.reference(attrs, *(np.abs(operand) for operand in ins))
+        return results
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]

@@ -106,10 +106,21 @@ static inline float gl_log(float x)
     return gl_fma((float)e, 0.693359375f, (s + s) + tail);
 }
 
+/* The square root, rounded correctly on every machine; an instruction, where errno is not asked for. */
+static inline float gl_sqrt(float x) { return __builtin_sqrtf(x); }
+
 /* w - lr * (g + decay * w): one SGD step of one weight, the same wherever it is fused. */
 static inline float gl_sgd_step(float w, float g, const float *hyper)
 {
     return gl_fma(-hyper[0], gl_fma(hyper[1], w, g), w);
+}
+
+/* The same with momentum; the moment is replaced. hyper = rate, decay, momentum, Nesterov or not. */
+static inline float gl_momentum_step(float w, float g, float *moment, const float *hyper)
+{
+    const float slope = gl_fma(hyper[1], w, g);
+    *moment = gl_fma(hyper[2], *moment, slope);
+    return gl_fma(-hyper[0], hyper[3] != 0.0f ? gl_fma(hyper[2], *moment, slope) : *moment, w);
 }
 
 #endif
