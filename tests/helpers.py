@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,20 @@ def op_training_graph(case: Case, seed: int = 0) -> Graph:
     if case.op in ("cross_entropy", "mse"):
         return _loss_graph(case, seed)
     target = np.random.default_rng(seed + 1).standard_normal((1, *output.shape))
-    return train(graph, Recipe(loss="mse"), target.astype(np.float32))
+    recipe = Recipe(**{"loss": "mse", **case.training})
+    return _amid_training(train(graph, recipe, target.astype(np.float32)), seed)
+
+
+def _amid_training(graph: Graph, seed: int) -> Graph:
+    """With what an optimizer remembers after a while, instead of zeros."""
+    generator = np.random.default_rng(seed + 2)
+    data = dict(graph.data)
+    for tensor in graph.of_role("state"):
+        if not data[tensor.name].any():
+            value = generator.uniform(0.1, 0.9, tensor.shape)  # v and corrections are positive
+            sign = generator.choice((-1, 1), tensor.shape) if tensor.name.startswith("m_") else 1
+            data[tensor.name] = (sign * value).astype(np.float32)
+    return replace(graph, data=data)
 
 
 def _loss_graph(case: Case, seed: int) -> Graph:

@@ -38,8 +38,8 @@ def call(library: Any, job: dict[str, Any], exact: bool) -> list[Any]:
     inputs = [None if v is None else guarded(v, exact, i) for i, v in enumerate(job["inputs"])]
     for index, value in enumerate(job["outputs"]):
         pair = guarded(value, exact, 100 + index)
-        if index == 0 and job["in_place"] is not None:
-            pair = inputs[job["in_place"]]
+        if index in job["in_place"]:
+            pair = inputs[job["in_place"][index]]
         outputs.append(pair[1])
         kept.append(pair)
         pointers.append(pair[1].ctypes.data_as(ctypes.c_void_p))

@@ -22,6 +22,7 @@ from gradlet.graph import Array, Site
 from gradlet.kernels import Kernel
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
+from gradlet.ops.optimizer import Update, update_op
 from gradlet.reference import _spread, run_reference
 from gradlet.tolerance import MARGIN
 from tests.cases import CASES, Case, random_cases
@@ -39,8 +40,8 @@ class Job:
     label: str
     site: Site
     inputs: tuple[Array, ...]
-    expected: Array
-    tolerance: Array
+    expected: tuple[Array, ...]
+    tolerance: tuple[Array, ...]
     sizes: tuple[tuple[str, Size], ...]
     update: bool = False
 
@@ -57,8 +58,9 @@ def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
             lowering = OPS[site.node.op].lower(site)
             found[lowering.family, lowering.mode].append(job)
     found["unary", "reset"] = [
-        Job("reset", job.site, job.inputs, job.expected * 0, job.tolerance * 0, job.sizes)
+        Job("reset", job.site, job.inputs, (zero,), (zero,), job.sizes)
         for job in found["unary", "relu"]
+        for zero in [job.expected[0] * 0]
     ]
     return found
 
@@ -68,14 +70,14 @@ def _job(case: Case, site: Site, values: list[Array]) -> Job:
     inputs = [v.astype(np.float32) if v.dtype.kind == "f" else v for v in values]
     wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in inputs]
     results = op.reference(site.attrs, *wide)
-    spread = _spread(site, wide, results)[site.node.outputs[0]]
+    spread = _spread(site, wide, results)
     # a copy is exact; so is everything that is not rounded
     return Job(
         f"{case.id}: {site.node.op}",
         site,
         tuple(inputs),
-        results[0],
-        MARGIN * spread,
+        results,
+        tuple(MARGIN * spread[name] for name in site.node.outputs),
         tuple(op.lower(site).sizes.items()),
     )
 
@@ -114,7 +116,9 @@ def call(library: Path, folder: Path, calls: list[dict[str, Any]]) -> list[list[
     return results
 
 
-def c_call(kernel: Kernel, job: Job, order: list[int], in_place: int | None) -> dict[str, Any]:
+def c_call(
+    kernel: Kernel, job: Job, order: list[int], in_place: dict[int, int] | None = None
+) -> dict[str, Any]:
     """The C call of a job, as the worker takes it."""
     sizes: list[int] = []
     fields = [name for name, _ in kernels.catalogue()[kernel.family].sizes]
@@ -124,41 +128,51 @@ def c_call(kernel: Kernel, job: Job, order: list[int], in_place: int | None) -> 
             value = int(np.float32(value).view(np.int32))
         sizes.extend(value if isinstance(value, tuple) else [int(value)])
     _, formal = kernels.operands(kernel)
-    extra = len(kernels.EPILOGUES.get(kernel.epilogue, ()))
-    missing = len(formal) - extra - len(job.inputs)
+    missing = len(formal) - bool(kernel.epilogue) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
-    output = np.full(job.expected.shape, np.nan, np.float32)
-    if kernel.epilogue == "sgd":
-        inputs.append(HYPER)
-        output = weights(job)
+    outputs = [np.full(value.shape, np.nan, np.float32) for value in job.expected]
+    if kernel.epilogue:
+        w, *states = weights(kernel, job)
+        inputs.append(HYPER[kernel.epilogue])
+        outputs = [w, *states]
     return {
         "label": f"{job.label} by {kernel.name} on {len(order)} cores",
         "symbol": kernel.name,
         "inputs": inputs,
-        "outputs": [output],
-        "in_place": in_place,
+        "outputs": outputs,
+        "in_place": in_place or {},
         "scratch": kernels.scratch_elements(kernel, dict(job.sizes), len(order)),
         "sizes": sizes,
         "order": order,
     }
 
 
-HYPER = np.array([0.5, 0.25], np.float32)
+HYPER = {
+    "sgd": np.array([0.5, 0.25], np.float32),
+    "momentum": np.array([0.5, 0.25, 0.75, 1.0], np.float32),
+}
 
 
-def weights(job: Job) -> Array:
-    return np.random.default_rng(7).standard_normal(job.expected.shape).astype(np.float32)
+def weights(kernel: Kernel, job: Job) -> list[Array]:
+    """The weight that a fused update finds, and what it remembers of it."""
+    generator = np.random.default_rng(7)
+    count = 1 + len(kernels.EPILOGUES[kernel.epilogue].outputs)
+    shape = job.expected[0].shape
+    return [generator.standard_normal(shape).astype(np.float32) for _ in range(count)]
 
 
-def expected_of(kernel: Kernel, job: Job) -> tuple[Array, Array]:
+def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
     """What the kernel must make, and how far off it may be."""
-    if kernel.epilogue != "sgd":
-        return job.expected, job.tolerance
-    w = weights(job).astype(np.float64)
-    value = w - HYPER[0] * (job.expected + HYPER[1] * w)
-    # two more roundings of numbers no larger than these
-    rounding = 2.0**-23 * (np.abs(w) + np.abs(job.expected))
-    return value, HYPER[0] * job.tolerance + rounding
+    if not kernel.epilogue:
+        return list(zip(job.expected, job.tolerance, strict=True))
+    update = update_op(kernel.epilogue)
+    w, *states = (value.astype(np.float64) for value in weights(kernel, job))
+    hyper = HYPER[kernel.epilogue].astype(np.float64)
+    operands = [w, job.expected[0], hyper, *states]
+    results = update.reference({}, *operands)
+    # a few more roundings of such terms; none of these settings makes an error larger
+    rounding = [2.0**-23 * size for size in update.magnitude({}, operands, results)]
+    return [(value, job.tolerance[0] + own) for value, own in zip(results, rounding, strict=True)]
 
 
 @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
@@ -176,29 +190,32 @@ def test_kernel(kernel: Kernel, library: Path, tmp_path: Path) -> None:
     plans = []
     for job in jobs:
         for cores in TEAMS:
-            plans.append((job, c_call(kernel, job, list(range(cores)), None)))
-        plans.append((job, c_call(kernel, job, list(reversed(range(3))), None)))
+            plans.append((job, c_call(kernel, job, list(range(cores)))))
+        plans.append((job, c_call(kernel, job, list(reversed(range(3))))))
         plans += [(job, c_call(kernel, job, [0, 1, 2], i)) for i in overwritable(kernel, job)]
     results = call(library, tmp_path, [plan for _, plan in plans])
-    first: dict[int, Array] = {}
-    for (job, plan), (output,) in zip(plans, results, strict=True):
-        wanted, tolerance = expected_of(kernel, job)
-        error = np.abs(output.reshape(wanted.shape).astype(np.float64) - wanted)
-        assert (error <= tolerance).all(), (plan["label"], error.max())
-        same = first.setdefault(id(job), output)
-        assert np.array_equal(same, output), f"other bits: {plan['label']}"
+    first: dict[int, list[Array]] = {}
+    for (job, plan), outputs in zip(plans, results, strict=True):
+        for output, (wanted, tolerance) in zip(outputs, expected_of(kernel, job), strict=True):
+            error = np.abs(output.reshape(wanted.shape).astype(np.float64) - wanted)
+            assert (error <= tolerance).all(), (plan["label"], error.max())
+        for same, output in zip(first.setdefault(id(job), outputs), outputs, strict=True):
+            assert np.array_equal(same, output), f"other bits: {plan['label']}"
 
 
-def overwritable(kernel: Kernel, job: Job) -> list[int]:
-    """Operands whose memory the output may take."""
+def overwritable(kernel: Kernel, job: Job) -> list[dict[int, int]]:
+    """Operands whose memory the outputs may take: one for the first, or all that are replaced."""
     op = OPS[job.site.node.op]
     slots = [slot.rstrip("?") for slot in op.inputs]
+    if kernel.epilogue or kernel.mode == "reset":
+        return []
+    if isinstance(op, Update):
+        names = enumerate(name.removesuffix("_next") for name in op.outputs)
+        return [{index: slots.index(name) for index, name in names}]
     return [
-        slots.index(slot)
+        {0: slots.index(slot)}
         for slot in op.overwrites
-        if not kernel.epilogue
-        and kernel.mode != "reset"
-        and job.inputs[slots.index(slot)].shape == job.expected.shape
+        if job.inputs[slots.index(slot)].shape == job.expected[0].shape
     ]
 
 
@@ -237,17 +254,17 @@ def test_a_wrong_kernel_is_caught(library: Path, tmp_path: Path) -> None:
     """The comparison above can fail: one missing term of a short sum is enough."""
     kernel = Kernel("gemm", "nn", "", "ref", "f32")
     job = next(j for j in jobs_by_mode()["gemm", "nn"] if dict(j.sizes)["k"] == 5)
-    plan = c_call(kernel, job, [0], None)
+    plan = c_call(kernel, job, [0])
     plan["sizes"][3] = 4  # k: leave the last term out
     ((output,),) = call(library, tmp_path, [plan])
-    error = np.abs(output.reshape(job.expected.shape) - job.expected)
-    assert not (error <= job.tolerance).all()
+    error = np.abs(output.reshape(job.expected[0].shape) - job.expected[0])
+    assert not (error <= job.tolerance[0]).all()
 
 
 def test_a_write_outside_an_operand_is_caught(library: Path, tmp_path: Path) -> None:
     kernel = Kernel("unary", "relu", "", "ref", "f32")
     job = jobs_by_mode()["unary", "relu"][1]
-    plan = c_call(kernel, job, [0], None)
+    plan = c_call(kernel, job, [0])
     plan["sizes"][0] += 1
     with pytest.raises(AssertionError, match=r"overflow|outside an operand"):
         call(library, tmp_path, [plan])

@@ -116,7 +116,7 @@ def test_functions_stay_within_their_bounds(
 
 def test_functions_at_the_ends_of_the_line(library: Any) -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, -1e30, 1e30], np.float32)
-    wanted = {
+    wanted: dict[str, list[Any]] = {
         "expm1": [np.nan, np.inf, -1, 0, 0, -1, np.inf],
         "sigmoid": [np.nan, 1, 0, 0.5, 0.5, 0, 1],
         "tanh": [np.nan, 1, -1, 0, 0, -1, 1],

@@ -102,9 +102,15 @@ def build(
         list[str] | None, typer.Option("--set", help="MEMORY=SIZE of the target, such as RAM=64k.")
     ] = None,
     loss: Annotated[str | None, typer.Option(help="cross_entropy or mse.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="L2 penalty.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of sgd.")] = None,
+    nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Of sgd.")] = None,
+    betas: Annotated[str | None, typer.Option(help="Of adam: 0.9,0.999.")] = None,
+    eps: Annotated[float | None, typer.Option(help="Of adam.  [default: 1e-8]")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="Limit of all gradients' norm.")] = None,
+    clip_value: Annotated[float | None, typer.Option(help="Limit of each gradient.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples computed together.")] = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches per update.")] = None,
     dtype: Annotated[str, typer.Option(help="f32.")] = "f32",
@@ -131,6 +137,12 @@ def build(
         "optimizer": optimizer,
         "lr": lr,
         "weight_decay": weight_decay,
+        "momentum": momentum,
+        "nesterov": nesterov,
+        **_betas(betas),
+        "eps": eps,
+        "clip_norm": clip_norm,
+        "clip_value": clip_value,
         "accumulate": accumulate,
         "update": update,
     }
@@ -252,6 +264,16 @@ def _shape(text: str | None) -> list[int] | None:
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise GradletError(f"--input {text}: write the shape of one sample as for example 3x32x32")
     return [int(part) for part in parts]
+
+
+def _betas(text: str | None) -> dict[str, float]:
+    if text is None:
+        return {}
+    try:
+        beta1, beta2 = (float(part) for part in text.split(","))
+    except ValueError:
+        raise GradletError(f"--betas {text}: write two numbers, such as 0.9,0.999") from None
+    return {"beta1": beta1, "beta2": beta2}
 
 
 def _recipe(captured: Captured, chosen: dict[str, Any]) -> Recipe:

@@ -21,8 +21,6 @@ from gradlet.dtypes import DTYPES
 from gradlet.ops.base import Size
 
 FOLDER = Path(__file__).parent / "c" / "kernels"
-EPILOGUES = {"sgd": ("hyper:f32",)}
-"""What a fused store reads besides the value; the node that it swallows has the same name."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,27 @@ class Operand:
     def parse(text: str) -> Operand:
         name, _, dtype = text.rstrip("?").partition(":")
         return Operand(name, dtype, text.endswith("?"))
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a fused store touches besides the value and the weight: states, then settings."""
+
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    store: str
+
+
+_HYPER = Operand("hyper", "f32")
+EPILOGUES = {
+    "sgd": Epilogue((), (_HYPER,), "{w} = gl_sgd_step({w}, {value}, hyper);"),
+    "momentum": Epilogue(
+        (Operand("moment"),),
+        (_HYPER,),
+        "{w} = gl_momentum_step({w}, {value}, &moment[{index}], hyper);",
+    ),
+}
+"""By the op of the update that the store swallows."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +160,12 @@ def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> i
 
 
 def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-    """Outputs and inputs in the order of the C arguments, the epilogue's inputs last."""
+    """Outputs and inputs in the order of the C arguments, the epilogue's after the mode's."""
     mode = catalogue()[kernel.family].modes[kernel.mode]
-    extra = tuple(Operand.parse(text) for text in EPILOGUES.get(kernel.epilogue, ()))
-    return mode.outputs, (*mode.inputs, *extra)
+    if not kernel.epilogue:
+        return mode.outputs, mode.inputs
+    extra = EPILOGUES[kernel.epilogue]
+    return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
 
 
 def sizes_type(family: str, prefix: str = "gl") -> str:
@@ -188,7 +209,8 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             **dict(variant.params),
         )
     )
-    fused = " The store applies one SGD step to the weights." if kernel.epilogue else ""
+    fused = f" The store applies one {kernel.epilogue} step to the weights."
+    fused = fused if kernel.epilogue else ""
     comment = f"/* {kernel.name}: {family.doc}.\n * {mode.doc}.{fused} */\n"
     struct = sizes_struct(kernel.family, prefix)
     return f'{comment}#include "gl.h"\n\n{struct}\n\n{text.strip()}\n'
@@ -229,8 +251,9 @@ def _argument_names(kernel: Kernel) -> list[str]:
 
 def _store(kernel: Kernel) -> Any:
     def store(array: str, index: str, value: str) -> str:
-        if kernel.epilogue == "sgd":
-            return f"{array}[{index}] = gl_sgd_step({array}[{index}], {value}, hyper);"
+        if kernel.epilogue:
+            text = EPILOGUES[kernel.epilogue].store
+            return text.format(w=f"{array}[{index}]", index=index, value=value)
         return f"{array}[{index}] = {value};"
 
     return store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -14,10 +14,8 @@ from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.losses import LOSSES, target_of
-from gradlet.ops.optimizer import HYPER
 from gradlet.recipe import Recipe
-
-OPTIMIZERS = ("sgd",)
+from gradlet.update import append_update, check_optimizer
 
 
 def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
@@ -31,7 +29,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
     loss, samples = _append_loss(builder, graph, recipe, targets)
     trainable = select(graph, recipe.update)
     grads = _backward(builder, loss, trainable, recipe.accumulate)
-    updates = tuple(_update(builder, trainable, grads, recipe))
+    updates = append_update(builder, trainable, grads, recipe)
     if not updates:
         raise GradletError("none of the chosen parameters influences the loss")
     result = replace(
@@ -52,14 +50,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
 def _check_recipe(recipe: Recipe) -> None:
     if recipe.loss not in LOSSES:
         raise GradletError(f"unknown loss '{recipe.loss}'; there are {', '.join(LOSSES)}")
-    if recipe.optimizer not in OPTIMIZERS:
-        raise GradletError(
-            f"unknown optimizer '{recipe.optimizer}'; there are {', '.join(OPTIMIZERS)}"
-        )
-    if not (np.isfinite(recipe.lr) and recipe.lr >= 0):
-        raise GradletError(f"a learning rate of {recipe.lr} makes no sense")
-    if not (np.isfinite(recipe.weight_decay) and recipe.weight_decay >= 0):
-        raise GradletError(f"a weight decay of {recipe.weight_decay} makes no sense")
+    check_optimizer(recipe)
     if recipe.accumulate < 1:
         raise GradletError(f"gradients can be accumulated over 1 or more, not {recipe.accumulate}")
 
@@ -228,41 +219,6 @@ def _name_gradients(
         if tensor.role == "partial":
             builder.tensors[grad] = replace(tensor, role="gradient")
     return named
-
-
-def _update(
-    builder: GraphBuilder, trainable: Sequence[str], grads: dict[str, str], recipe: Recipe
-) -> Iterator[tuple[str, str]]:
-    hyper = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
-    builder.value("hyper", np.asarray([hyper[name] for name in HYPER]), "state")
-    for name in trainable:
-        if name not in grads:
-            continue
-        grad = grads[name]
-        if recipe.accumulate > 1:
-            shape = builder.tensors[name].shape
-            state = builder.value(f"acc_{name}", np.zeros(shape), "state")
-            grad = builder.add(
-                "add", [state, grad], phase="backward", role="partial", name=f"acc_{name}.sum"
-            )
-            yield state, grad
-        yield (
-            name,
-            builder.add(
-                recipe.optimizer,
-                [name, grad, "hyper"],
-                phase="update",
-                role="updated",
-                name=f"{name}.next",
-            ),
-        )
-        if recipe.accumulate > 1:
-            yield (
-                state,
-                builder.add(
-                    "reset", [grad], phase="update", role="partial", name=f"acc_{name}.zero"
-                ),
-            )
 
 
 def _by_phase(nodes: Sequence[Node]) -> tuple[Node, ...]:

@@ -123,12 +123,11 @@ def _run_oracle(graph: Graph, steps: int) -> _Oracle:
         return torch.from_numpy(np.array(wide))
 
     data = {name: tensor(value) for name, value in graph.data.items()}
-    lr, weight_decay = data["hyper"].tolist()
     trained = {name: data.pop(name) for name in graph.trained}
     batches = {name: tensor(value) for name, value in graph.samples.items()}
     values: dict[str, Array] = {}
     weights, losses = [], []
-    run = space["steps"](trained, data, batches, steps, graph.accumulate, lr, weight_decay)
+    run = space["steps"](trained, data, batches, steps, graph.accumulate)
     for index, (before, gradients, after, loss) in enumerate(run):
         losses.append(float(loss))
         weights.append({name: value.numpy() for name, value in after.items()})
@@ -143,7 +142,8 @@ def _run_oracle(graph: Graph, steps: int) -> _Oracle:
 def _fused_gradients(project: Project) -> dict[str, Array]:
     """Gradients that exist only inside an update: taken from what the update does to a weight.
 
-    The same code runs with a huge learning rate, so that the weight's own size does not matter.
+    The same code runs with a huge learning rate, so that the weight's own size does not matter, and
+    with no decay and no momentum, so that the gradient alone does.
     """
     plan = project.plan
     nodes = {node.name: node for node in plan.graph.nodes}
@@ -154,7 +154,8 @@ def _fused_gradients(project: Project) -> dict[str, Array]:
     }
     if not fused:
         return {}
-    hyper = np.array([LARGE_RATE, 0.0], dtype=np.float32)
+    hyper = np.zeros_like(plan.graph.data["hyper"])
+    hyper[0] = LARGE_RATE
     run = host.run(project, steps=1, states=True, overrides={"hyper": hyper})
     return {
         grad: (plan.graph.data[weight].astype(np.float64) - run.states[0][weight]) / LARGE_RATE
@@ -235,7 +236,7 @@ def _last_step(
         return []
     rows = []
     for old, new in graph.updates:
-        if old in graph.trained:
+        if old in oracle.weights[-1]:
             row = _judge(
                 graph,
                 f"{new} after step {steps}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ from gradlet.graph import Attrs, Shape
 class Case:
     """`labels` is the number of classes that an integer operand counts; `frozen` operands get no
     gradient; the standard-normal values are stretched by `scale`, and are kept away from 0 on the
-    right if `positive`."""
+    right if `positive`; `training` is what the recipe of the row's training graph has beside its
+    loss."""
 
     op: str
     shapes: tuple[Shape, ...]
@@ -23,11 +24,12 @@ class Case:
     frozen: tuple[int, ...] = ()
     scale: float = 1.0
     positive: bool = False
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         shapes = "_".join("x".join(map(str, shape)) or "scalar" for shape in self.shapes)
-        attrs = "-".join(_short(value) for value in self.attrs.values())
+        attrs = "-".join(_short(v) for v in (*self.attrs.values(), *self.training.values()))
         return f"{self.op}-{shapes}-{attrs}".rstrip("-")
 
 

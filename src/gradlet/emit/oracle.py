@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gradlet.graph import Graph
 from gradlet.ops import OPS
+from gradlet.ops.optimizer import optimizer_of
 
 HEAD = '''import torch
 import torch.nn.functional as F
@@ -23,12 +24,12 @@ def forward(v):
 
 TAIL = '''
 
-def steps(parameters, constants, batches, count, accumulate, lr, weight_decay):
+def steps(parameters, constants, batches, count, accumulate):
     """Train in the dtype of the parameters; yield every value of each step."""
     parameters = {name: p.clone().requires_grad_(True) for name, p in parameters.items()}
-    optimizer = torch.optim.SGD(parameters.values(), lr=lr, weight_decay=weight_decay)
+    optimizer = make_optimizer(list(parameters.values()), *constants["hyper"].tolist())
     fed = 0
-    for _ in range(count):
+    for step in range(count):
         optimizer.zero_grad()
         losses = []
         for _ in range(accumulate):
@@ -47,8 +48,14 @@ def steps(parameters, constants, batches, count, accumulate, lr, weight_decay):
                     parameter.grad = old + gradients[name]
             losses.append(v[LOSS].item())
         before = {name: t.detach().clone() for name, t in v.items()}
+        clip(list(parameters.values()), constants)
         optimizer.step()
         after = {name: p.detach().clone() for name, p in parameters.items()}
+        for state, key in REMEMBERS.items():
+            kept = {name: optimizer.state[p][key] for name, p in parameters.items()}
+            after.update({f"{state}_{name}": value.clone() for name, value in kept.items()})
+        if "correction" in constants:
+            after["correction"] = 1 - constants["hyper"][2:4] ** (step + 1)
         yield before, gradients, after, sum(losses) / accumulate
 '''
 
@@ -56,7 +63,23 @@ def steps(parameters, constants, batches, count, accumulate, lr, weight_decay):
 def oracle_source(graph: Graph) -> str:
     """Python source with `forward(v)` and `steps(...)` for this graph."""
     body = "\n".join(f"    {line}" for line in _lines(graph))
-    return f"{HEAD}{body}\n\n\nLOSS = {graph.loss!r}\n{TAIL}"
+    return f"{HEAD}{body}\n\n\n{_optimizer(graph)}\n\nLOSS = {graph.loss!r}\n{TAIL}"
+
+
+def _optimizer(graph: Graph) -> str:
+    """What differs between the ways to update: torch.optim's call, its state, and clipping."""
+    op = optimizer_of(graph)
+    ops = {node.op for node in graph.nodes}
+    clip = "pass"
+    for kind in ("norm", "value"):
+        if {"norm": "clip_factor", "value": "clip_value"}[kind] in ops:
+            clip = f'torch.nn.utils.clip_grad_{kind}_(parameters, constants["clip"].item())'
+    return (
+        f"def make_optimizer(parameters, {', '.join(op.hyper)}):\n"
+        f"    return {op.torch_optimizer}\n\n\n"
+        f"def clip(parameters, constants):\n    {clip}\n\n\n"
+        f"REMEMBERS = {dict(op.remembers)}"
+    )
 
 
 def _lines(graph: Graph) -> Iterator[str]:

@@ -23,6 +23,7 @@ from gradlet.emit.golden import AT_END, Golden, golden
 from gradlet.emit.names import comment, identifiers, initializer, literal
 from gradlet.emit.oracle import oracle_source
 from gradlet.errors import GradletError
+from gradlet.ops.optimizer import optimizer_of
 from gradlet.plan.model import Call, Plan
 
 MANIFEST = "manifest.json"
@@ -126,6 +127,7 @@ def project_files(plan: Plan) -> dict[str, str]:
         "golden.py": _render("golden.py", view),
         header: kernels.header(used, prefix),
         "gl.h": (RUNTIME / "gl.h").read_text(),
+        "gl_schedule.h": (RUNTIME / "gl_schedule.h").read_text(),
         "gl_port.h": (RUNTIME / f"gl_port_{plan.target.port}.h").read_text(),
         "Makefile": _render("Makefile", view),
         "CMakeLists.txt": _render("CMakeLists.txt", view),
@@ -198,7 +200,8 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "target": tensors["target"],
         "loss": names[graph.loss],
         "loss_op": graph.producer()[graph.loss].op,
-        "optimizer": next(node.op for node in graph.nodes if node.phase == "update"),
+        "optimizer": optimizer_of(graph).name,
+        "settings": list(_settings(plan)),
         "parameters": [tensors[name] for name in graph.trained],
         "params": parameter_count(plan),
         "tensors": list(tensors.values()),
@@ -211,6 +214,17 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         **{f"{r}_bytes": plan.region_bytes(r) for r in ("arena", "weights", "constants")},
         **_golden_view(plan, expected, tensors),
     }
+
+
+SETTINGS = {"lr": "learning_rate", "eps": "epsilon"}
+
+
+def _settings(plan: Plan) -> Iterator[dict[str, Any]]:
+    """What may be set at run time: the name of its setter, and where it lies."""
+    for index, name in enumerate(optimizer_of(plan.graph).hyper):
+        yield {"name": SETTINGS.get(name, name), "tensor": "hyper", "index": index}
+    if "clip" in plan.graph.tensors:
+        yield {"name": "clip", "tensor": "clip", "index": 0}
 
 
 def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
@@ -334,7 +348,7 @@ def _golden_view(
         "oracle": oracle_source(graph),
         "trained": list(graph.trained),
         "gradients": list(graph.grads),
-        "updates": [(old, new) for old, new in graph.updates if old in graph.trained],
+        "updates": list(graph.updates),
     }
 
 

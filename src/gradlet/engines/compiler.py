@@ -18,7 +18,16 @@ from pathlib import Path
 
 from gradlet.errors import GradletError
 
-COMMON = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fPIC")
+COMMON = (
+    "-std=c99",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-fno-math-errno",
+)
+"""Without the last a square root would call libm, to set errno."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, 
 class _Binary(Op):
     inputs = ("a", "b")
     overwrites = ("a", "b")
-    compute: ClassVar[Callable[[Array, Array], Array]]
+    compute: ClassVar[Callable[..., Any]]
     spelling: ClassVar[str]
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:

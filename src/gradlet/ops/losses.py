@@ -69,6 +69,15 @@ class CrossEntropy(_CrossEntropy):
         picked = np.take_along_axis(log_sum - logits, labels[:, None], axis=1)
         return (np.asarray(picked.mean()),)
 
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """The sum of exponentials is 1 or more, and rounded: near 0 the loss keeps that error."""
+        logits, labels = ins
+        reach = np.abs(logits.max(axis=1, keepdims=True) - logits)
+        picked = np.take_along_axis(reach, labels[:, None], axis=1)
+        return (np.asarray(np.abs(results[0]) + 1 + picked.mean()),)
+
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, str]:
@@ -103,6 +112,15 @@ class CrossEntropyGrad(_CrossEntropy):
         one_hot = np.zeros_like(logits)
         np.put_along_axis(one_hot, labels[:, None], 1, axis=1)
         return ((_softmax(logits) - one_hot) * (dloss / labels.size),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """softmax - 1 cancels out for a label that is learnt."""
+        logits, labels, dloss = ins
+        one_hot = np.zeros_like(logits)
+        np.put_along_axis(one_hot, labels[:, None], 1, axis=1)
+        return ((_softmax(logits) + one_hot) * (np.abs(dloss) / labels.size),)
 
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, site.ins[0].elements)

@@ -78,7 +78,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     slots = len(op.inputs)
     inputs = first.inputs + ("",) * (slots - len(first.inputs))
     if epilogue:
-        inputs += last.inputs[2:]
+        inputs += last.inputs[2:3]  # hyper; the states are among the outputs, in place
     scratch = scratch_elements(kernel, lowering.sizes, target.cores)
     return Call(
         tuple(node.name for node in unit.nodes),

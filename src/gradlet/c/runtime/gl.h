@@ -140,24 +140,8 @@ static inline float gl_log1p(float u)
 
 static inline float gl_abs(float x) { return gl_from_bits(gl_to_bits(x) & 0x7fffffffu); }
 
-/* sqrt(x): a first guess from the exponent, three steps of Newton, then the remainder by an fma.
- * No library call, and the same bits everywhere. A negative x gives NaN. */
-static inline float gl_sqrt(float x)
-{
-    if (!(x > 0.0f)) return x == 0.0f ? x : gl_from_bits(0x7fc00000u);
-    uint32_t bits = gl_to_bits(x);
-    if (bits == 0x7f800000u) return x;
-    float scale = 1.0f;
-    if (bits < 0x02000000u) { /* so small that the remainder would be subnormal */
-        x *= 18446744073709551616.0f;
-        scale = 2.3283064365386963e-10f;
-        bits = gl_to_bits(x);
-    }
-    float y = gl_from_bits((bits >> 1) + 0x1fbd1df5u);
-    for (int i = 0; i < 3; ++i) y = 0.5f * (y + x / y);
-    y = gl_fma(gl_fma(-y, y, x), 0.5f / y, y);
-    return y * scale;
-}
+/* The square root, rounded correctly on every machine; an instruction, where errno is not asked for. */
+static inline float gl_sqrt(float x) { return __builtin_sqrtf(x); }
 
 /* 1 / (1 + exp(-x)) */
 static inline float gl_sigmoid(float x)
@@ -245,6 +229,14 @@ static inline float gl_power(float x, int n)
 static inline float gl_sgd_step(float w, float g, const float *hyper)
 {
     return gl_fma(-hyper[0], gl_fma(hyper[1], w, g), w);
+}
+
+/* The same with momentum; the moment is replaced. hyper = rate, decay, momentum, Nesterov or not. */
+static inline float gl_momentum_step(float w, float g, float *moment, const float *hyper)
+{
+    const float slope = gl_fma(hyper[1], w, g);
+    *moment = gl_fma(hyper[2], *moment, slope);
+    return gl_fma(-hyper[0], hyper[3] != 0.0f ? gl_fma(hyper[2], *moment, slope) : *moment, w);
 }
 
 #endif
