@@ -130,3 +130,30 @@ def two_inputs() -> Model:
 @model
 def single_neuron() -> Model:
     return nn.Linear(1, 2), (torch.randn(1, 1),)
+
+
+@model
+def temporal() -> Model:
+    """Causal, dilated convolutions over one dimension, as in a TCN."""
+    layers = [nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(3, 6, 3, dilation=2), nn.ReLU()]
+    layers += [
+        nn.Conv1d(6, 6, 3, padding="same", groups=6),
+        nn.Conv1d(6, 4, 2, stride=2),
+        nn.ReLU(),
+    ]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(20, 3)), (torch.randn(2, 3, 10),)
+
+
+@model
+def autoencoder() -> Model:
+    """Down by strides and up again by transposed convolutions, in two dimensions."""
+    layers = [nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU()]
+    layers += [nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1, output_padding=1, groups=2)]
+    layers += [nn.ReLU(), nn.ConvTranspose2d(4, 3, 2, dilation=2)]
+    return nn.Sequential(*layers), (torch.randn(2, 2, 6, 8),)
+
+
+@model
+def waves() -> Model:
+    layers = [nn.Conv1d(2, 4, 4, stride=2), nn.ReLU(), nn.ConvTranspose1d(4, 3, 5, stride=2)]
+    return nn.Sequential(*layers), (torch.randn(2, 2, 11),)
