@@ -9,7 +9,6 @@ from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch, i
 from gradlet.ops.line import batched
 from gradlet.ops.window import onnx_padding, toml_padding, window
 
-
 NO_INDICES = "(the places of the maxima, which nothing may read)"
 
 
@@ -164,9 +163,15 @@ def _onnx_planes(imp: Importer, call: Call, x: str) -> str:
     return _pool(imp, "avg_pool2d", x, _attrs(kernel, stride, sides, 1, count_pad), ceil=ceil)
 
 
-@from_onnx("GlobalAveragePool", "GlobalMaxPool")
 @from_toml("global_avg_pool2d")
-def _global(imp: Importer, call: Call) -> str:
+def _toml_global(imp: Importer, call: Call) -> str:
+    if len(imp.shape(call.args[0])) != 4:
+        raise imp.unsupported("pooling over other than two spatial dimensions")
+    return global_average(imp, call.args[0])
+
+
+@from_onnx("GlobalAveragePool", "GlobalMaxPool")
+def _onnx_global(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
     op = "max_pool2d" if call.target == "GlobalMaxPool" else "avg_pool2d"
     if len(imp.shape(x)) == 3:
