@@ -199,4 +199,4 @@ class Signals(nn.Module):
 
 @model
 def signals() -> Model:
-    return Signals(), (torch.randn(2, 2, 13),)
+    return Signals(), (torch.randn(2, 2, 15),)
