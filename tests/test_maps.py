@@ -17,7 +17,7 @@ from tests.test_end_to_end import break_file, project_of
 @pytest.mark.parametrize(
     ("model", "pattern", "old", "new"),
     [
-        ("autoencoder", "kernels/*conv2d_input_grad__im2col*.c", "= 0.0f;", "= 1e-3f;"),
+        ("autoencoder", "kernels/*conv2d_input_grad__im2col*.c", "{{0.0f}}", "{{1e-3f}}"),
         ("pyramid", "kernels/*resample_forward*.c", "2 * i + 1", "2 * i"),
         ("pyramid", "kernels/*resample_grad*.c", "size + result - 1", "size + result - 2"),
         ("pyramid", "kernels/*pool_avg_grad*.c", "(float)(overlap", "1.01f * (float)(overlap"),
