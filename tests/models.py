@@ -130,3 +130,73 @@ def two_inputs() -> Model:
 @model
 def single_neuron() -> Model:
     return nn.Linear(1, 2), (torch.randn(1, 1),)
+
+
+@model
+def temporal() -> Model:
+    """Causal, dilated convolutions over one dimension, as in a TCN."""
+    layers = [nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(3, 6, 3, dilation=2), nn.ReLU()]
+    layers += [
+        nn.Conv1d(6, 6, 3, padding="same", groups=6),
+        nn.Conv1d(6, 4, 2, stride=2),
+        nn.ReLU(),
+    ]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(20, 3)), (torch.randn(2, 3, 10),)
+
+
+@model
+def autoencoder() -> Model:
+    """Down by strides and up again by transposed convolutions, in two dimensions."""
+    layers = [nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU()]
+    layers += [nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1, output_padding=1, groups=2)]
+    layers += [nn.ReLU(), nn.ConvTranspose2d(4, 3, 2, dilation=2)]
+    return nn.Sequential(*layers), (torch.randn(2, 2, 6, 8),)
+
+
+@model
+def waves() -> Model:
+    layers = [nn.Conv1d(2, 4, 4, stride=2), nn.ReLU(), nn.ConvTranspose1d(4, 3, 5, stride=2)]
+    return nn.Sequential(*layers), (torch.randn(2, 2, 11),)
+
+
+class Pyramid(nn.Module):
+    """Pooling of every kind, and planes of other sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 3, 3, padding=1)
+        self.mean = nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)
+        self.top = nn.MaxPool2d(3, 2, ceil_mode=True)
+        self.head = nn.Linear(3 * 6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        small = nn.functional.interpolate(self.mean(x), (5, 4), mode="bilinear")
+        wide = nn.functional.interpolate(self.top(x), scale_factor=2)
+        flat = nn.functional.adaptive_avg_pool2d(wide, (5, 4)) + small
+        logits: Tensor = self.head(nn.functional.adaptive_avg_pool2d(flat, (3, 2)).flatten(1))
+        return logits
+
+
+@model
+def pyramid() -> Model:
+    return Pyramid(), (torch.randn(2, 1, 10, 9),)
+
+
+class Signals(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(2, 4, 3)
+        self.down = nn.Sequential(nn.MaxPool1d(3, 2, 1), nn.AvgPool1d(2, ceil_mode=True))
+        self.up = nn.Upsample(scale_factor=2, mode="linear", align_corners=True)
+        self.mean, self.top = nn.AdaptiveAvgPool1d(3), nn.AdaptiveMaxPool1d(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(self.down(self.stem(x)))
+        y: Tensor = (self.mean(x) + self.top(x)).flatten(1)
+        return y
+
+
+@model
+def signals() -> Model:
+    return Signals(), (torch.randn(2, 2, 15),)

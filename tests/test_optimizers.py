@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import gradlet
 from gradlet.builder import GraphBuilder
+from gradlet.cli import app
 from gradlet.engines import compiler, host
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
@@ -167,6 +169,19 @@ def test_a_weight_with_the_name_of_a_state_is_refused() -> None:
     graph = Graph("g", builder.tensors, tuple(builder.nodes), (), (y,), builder.data)
     with pytest.raises(GradletError, match="'clip' is a name of the optimizer"):
         train(graph, Recipe(loss="mse", clip_norm=1.0), np.zeros((1, 3), np.float32))
+
+
+def test_the_command_line_knows_all_of_it(tmp_path: Path) -> None:
+    options = ["--optimizer", "adamw", "--betas", "0.8,0.95", "--eps", "1e-6", "--lr", "0.002"]
+    options += ["--weight-decay", "0.1", "--clip-norm", "2", "-o", str(tmp_path / "p")]
+    done = CliRunner().invoke(app, ["build", "zoo:tutorial-cnn", *options])
+    assert done.exit_code == 0, done.output
+    data = gradlet.load(tmp_path / "p").plan.graph.data
+    expected = np.array([0.002, 0.1, 0.8, 0.95, 1e-6], np.float32)
+    np.testing.assert_array_equal(data["hyper"], expected)
+    np.testing.assert_array_equal(data["clip"], np.array([2], np.float32))
+    done = CliRunner().invoke(app, ["build", "zoo:tutorial-cnn", *options, "--betas", "0.9"])
+    assert done.exit_code == 2
 
 
 SCHEDULES = """

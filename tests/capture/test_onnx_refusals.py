@@ -175,10 +175,11 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
         "node '/stem/Conv' (Conv): module 'stem': conv2d(x: f32[1,3,8,8], w: f32[4,2,3,3]): "
         "3 input channels, but the weights take 2 x 1",
     ),
-    "one dimension": (
-        lambda: _conv([1, 3, 8], random(4, 3, 3)),
+    "three dimensions": (
+        lambda: _conv([1, 3, 8, 8, 8], random(4, 3, 3, 3, 3)),
         None,
-        "module 'stem': Conv on x [1, 3, 8], w [4, 3, 3]: not supported: convolution over other",
+        "module 'stem': Conv on x [1, 3, 8, 8, 8], w [4, 3, 3, 3, 3]: not supported: convolution "
+        "over other",
     ),
     "malformed pads": (
         lambda: _conv([1, 3, 8, 8], random(4, 3, 3, 3), pads=[1, 1]),
@@ -190,17 +191,28 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
         None,
         "is not valid ONNX: Required attribute 'kernel_shape' is missing",
     ),
-    "ceil": (
+    "output shape": (
         lambda: build_model(
-            [make("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], ceil_mode=1)], {"x": [1, 1, 5, 5]}
+            [make("ConvTranspose", ["x", "w"], ["y"], output_shape=[8, 8])],
+            {"x": [1, 1, 4, 4]},
+            {"w": random(1, 1, 3, 3)},
         ),
         None,
-        "MaxPool on x [1, 1, 5, 5]: not supported: ceil_mode",
+        "not supported: output_shape or auto_pad of ConvTranspose",
     ),
-    "global pooling of rows": (
-        lambda: build_model([make("GlobalAveragePool", ["x"], ["y"])], {"x": [1, 3, 4]}),
+    "another rounding": (
+        lambda: build_model(
+            [make("Resize", ["x", "", "s"], ["y"])],
+            {"x": [1, 1, 4, 4]},
+            {"s": np.array([1, 1, 2, 2], np.float32)},
+        ),
         None,
-        "GlobalAveragePool on x [1, 3, 4]: not supported: pooling over other than two spatial",
+        "not supported: Resize by mode=nearest, half_pixel, round_prefer_floor",
+    ),
+    "global pooling of volumes": (
+        lambda: build_model([make("GlobalAveragePool", ["x"], ["y"])], {"x": [1, 3, 4, 4, 4]}),
+        None,
+        "GlobalAveragePool on x [1, 3, 4, 4, 4]: not supported: pooling over other than one or two",
     ),
     "product with a vector": (
         lambda: build_model([make("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, {"w": random(3)}),

@@ -45,6 +45,54 @@ ROWS: tuple[Case, ...] = (
 )
 
 
+def line(
+    x: Shape,
+    w: Shape,
+    *,
+    stride: int = 1,
+    padding: tuple[int, int] = (0, 0),
+    dilation: int = 1,
+    groups: int = 1,
+) -> Case:
+    """Convolution over one dimension."""
+    attrs: dict[str, Any] = {"stride": (stride,), "padding": padding, "dilation": (dilation,)}
+    return Case("conv2d", (x, w, (w[0],)), {**attrs, "groups": groups})
+
+
+def transposed(
+    x: Shape,
+    w: Shape,
+    *,
+    stride: tuple[int, ...] = (1, 1),
+    padding: tuple[int, ...] = (0, 0, 0, 0),
+    dilation: tuple[int, ...] = (1, 1),
+    extra: tuple[int, ...] = (0, 0),
+    groups: int = 1,
+) -> Case:
+    dims = len(stride)
+    reach = [dilation[d] * (w[2 + d] - 1) + 1 + extra[d] for d in range(dims)]
+    size = tuple(
+        (x[2 + d] - 1) * stride[d] - padding[d] - padding[d + dims] + reach[d] for d in range(dims)
+    )
+    attrs: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+    return Case("conv_transpose", (x, w), {**attrs, "groups": groups, "size": size})
+
+
+ROWS += (
+    line((2, 3, 11), (4, 3, 3), padding=(1, 1)),
+    line((1, 4, 9), (6, 2, 2), stride=2, padding=(0, 1), groups=2),
+    line((2, 3, 13), (3, 1, 3), dilation=3, padding=(6, 0), groups=3),
+    line((1, 1, 1), (1, 1, 1)),
+    transposed((1, 1, 1, 1), (1, 1, 1, 1)),
+    transposed((2, 3, 4, 5), (3, 4, 3, 2)),
+    transposed((1, 4, 5, 4), (4, 3, 3, 3), stride=(2, 2), padding=(1, 1, 1, 1), extra=(1, 1)),
+    transposed((1, 4, 3, 4), (4, 2, 2, 3), stride=(2, 3), dilation=(2, 1), groups=2, extra=(0, 2)),
+    transposed((2, 3, 4, 3), (3, 1, 4, 4), stride=(2, 2), padding=(1, 0, 2, 1), groups=3),
+    transposed((2, 3, 7), (3, 5, 4), stride=(2,), padding=(1, 1), dilation=(1,), extra=(1,)),
+    transposed((1, 4, 5), (4, 1, 3), stride=(3,), padding=(0, 1), dilation=(2,), groups=2),
+)
+
+
 def random_row(chance: random.Random) -> Case:
     size = odd_sizes(chance)
     groups = chance.choice((1, 1, 2, 3))

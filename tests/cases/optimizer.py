@@ -22,7 +22,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"optimizer": "adamw", "weight_decay": 0.1},
     {"clip_norm": 0.25},
     {"clip_norm": 1e6},
-    {"clip_value": 0.02, "accumulate": 2},
+    {"clip_value": 0.02},
 )
 
 ROWS: tuple[Case, ...] = tuple(

@@ -43,6 +43,37 @@ ROWS: tuple[Case, ...] = (
 )
 
 
+def resample(x: Shape, size: tuple[int, int], method: str) -> Case:
+    return Case("resample2d", (x,), {"size": size, "method": method})
+
+
+def beyond(case: Case, **more: Any) -> Case:
+    """With windows that reach beyond the padding, or another divisor."""
+    return Case(case.op, case.shapes, {**case.attrs, **more})
+
+
+ROWS += (
+    beyond(pool("max_pool2d", (1, 2, 6, 7), (3, 3), (2, 2)), ceil=(1, 0)),
+    beyond(pool("avg_pool2d", (2, 1, 6, 8), (3, 3), (2, 2), (1, 1, 1, 1)), ceil=(1, 1)),
+    beyond(
+        pool("avg_pool2d", (1, 2, 6, 8), (3, 3), (2, 2), (1, 1, 1, 1), count_include_pad=False),
+        ceil=(1, 1),
+    ),
+    beyond(pool("avg_pool2d", (1, 2, 5, 5), (2, 2), (2, 2)), ceil=(1, 1)),
+    beyond(pool("avg_pool2d", (1, 2, 5, 6), (3, 2), (2, 2), (1, 0, 1, 0)), divisor=5),
+    *(
+        resample(x, size, method)
+        for method in ("nearest", "linear", "corners", "mean")
+        for x, size in (
+            ((1, 1, 1, 1), (1, 1)),
+            ((2, 3, 4, 5), (8, 10)),
+            ((1, 2, 5, 3), (3, 7)),
+            ((2, 1, 7, 6), (1, 5)),
+        )
+    ),
+)
+
+
 def random_row(chance: random.Random) -> Case:
     size = odd_sizes(chance)
     kernel = (size(4), size(4))

@@ -18,6 +18,12 @@ def _pad(x, start, step, size):
     return y
 
 
+def _window(x, start, size):
+    for dim, (a, n) in enumerate(zip(start, size), start=2):
+        x = F.pad(x, (0, 0) * (x.ndim - 1 - dim) + (-a, n + a - x.shape[dim]))
+    return x
+
+
 def forward(v):
     """Add every activation and the loss to v, which holds parameters, constants and one batch."""
 '''

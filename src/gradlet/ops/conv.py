@@ -1,7 +1,8 @@
-"""Two-dimensional convolution: any kernel, stride, padding per side, dilation and groups.
+"""Convolution over one or two dimensions: any kernel, stride, padding per side, dilation, groups.
 
 Depthwise is groups == channels, pointwise a 1x1 kernel. Feature maps are [N, C, H, W], weights
-[O, C/groups, KH, KW]. `padding` is (top, left, bottom, right).
+[O, C/groups, KH, KW]. `padding` is (top, left, bottom, right). In one dimension H and KH are left
+out, `padding` is (left, right), and everything is computed as a map of height 1.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from gradlet.ops.base import (
     pair,
     register,
 )
+from gradlet.ops.line import as_planes, batched, lifted, planes, without_height, without_rows
 from gradlet.ops.window import Sides, onnx_padding, same_padding, toml_padding, window
 
 
@@ -37,7 +39,8 @@ def _grouped(attrs: Attrs) -> int:
     return integer(attrs, "groups")
 
 
-def _conv_sizes(attrs: Attrs, x: Shape, w: Shape, y: Shape) -> dict[str, int]:
+def conv_sizes(attrs: Attrs, x: Shape, w: Shape, y: Shape) -> dict[str, int]:
+    attrs, x, w, y = lifted(attrs), planes(x), planes(w), planes(y)
     return {
         "batch": x[0],
         "in_channels": x[1],
@@ -73,20 +76,21 @@ class Conv2d(Op):
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         x, w = ins[:2]
         groups = _grouped(attrs)
-        if len(x) != 4 or len(w) != 4:
-            raise ShapeError("feature maps and weights need four dimensions")
+        if not len(x) == len(w) == 2 + len(ints(attrs, "stride")):
+            raise ShapeError("feature maps and weights differ in their number of dimensions")
         if x[1] != w[1] * groups:
             raise ShapeError(f"{x[1]} input channels, but the weights take {w[1]} x {groups}")
         if w[0] % groups:
             raise ShapeError(f"{w[0]} output channels cannot be split into {groups} groups")
         if len(ins) == 3 and ins[2] != (w[0],):
             raise ShapeError(f"the bias has shape {ins[2]}, not ({w[0]},)")
-        return ((x[0], w[0], *window(attrs, w[2:]).output(*x[2:])),)
+        rows, columns = window(lifted(attrs), planes(w)[2:]).output(*planes(x)[2:])
+        return ((x[0], w[0], *(rows, columns)[4 - len(x) :]),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        x, w = ins[:2]
+        x, w = as_planes(*ins[:2])
         groups = _grouped(attrs)
-        view = window(attrs, w.shape[2:]).windows(x)
+        view = window(lifted(attrs), w.shape[2:]).windows(x)
         if groups == x.shape[1] == w.shape[0]:
             y = np.einsum("ncyxij,cij->ncyx", view, w[:, 0])
         else:
@@ -95,7 +99,8 @@ class Conv2d(Op):
                 for part, own in zip(_split(view, groups, 1), _split(w, groups, 0), strict=True)
             ]
             y = np.concatenate(parts, axis=1)
-        return (y + ins[2][:, None, None] if len(ins) == 3 else y,)
+        y = y + ins[2][:, None, None] if len(ins) == 3 else y
+        return (without_height(y, attrs),)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
@@ -109,15 +114,16 @@ class Conv2d(Op):
             attrs = {**site.attrs, "kernel": site.ins[1].shape[2:]}
             result["w"] = emit.add("conv2d_weight_grad", [grads[0], x], attrs)
         if "b" in wanted:
-            result["b"] = emit.add("sum", [grads[0]], {"axes": (0, 2, 3)})
+            dims = range(2, len(site.outs[0].shape))
+            result["b"] = emit.add("sum", [grads[0]], {"axes": (0, *dims)})
         return result
 
     def work(self, site: Site) -> Work:
         return Work(_macs(site.ins[1].shape, site.outs[0].shape), site.moved_bytes)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        slide = window(site.attrs, w[2:])
+        x, w, y = (planes(t.shape) for t in (*site.ins[:2], site.outs[0]))
+        slide = window(lifted(site.attrs), w[2:])
         bias = {"b": (0, y[1])} if len(site.ins) == 3 else {}
         axes = [
             Axis("batch", x[0], (Span("x", 0), Span("y", 0))),
@@ -126,27 +132,28 @@ class Conv2d(Op):
         ]
         if _grouped(site.attrs) > 1:
             operands = {"x": (1, x[1]), "w": (0, w[0]), "y": (1, y[1]), **bias}
-            return (*axes, _group_axis(_grouped(site.attrs), operands))
+            grouped = _group_axis(_grouped(site.attrs), operands)
+            return without_rows((*axes, grouped), site.attrs)
         out_spans = (Span("w", 0), *(Span(b, 0) for b in bias), Span("y", 1))
         in_spans = (Span("x", 1), Span("w", 1))
-        return (
-            *axes,
-            Axis("out_channels", y[1], out_spans),
-            Axis("in_channels", x[1], in_spans, reduction=True),
-        )
+        axes.append(Axis("out_channels", y[1], out_spans))
+        axes.append(Axis("in_channels", x[1], in_spans, reduction=True))
+        return without_rows(axes, site.attrs)
 
     def lower(self, site: Site) -> Lowering:
         x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        return Lowering("conv2d", "forward", _conv_sizes(site.attrs, x, w, y))
+        return Lowering("conv2d", "forward", conv_sizes(site.attrs, x, w, y))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
-        top, left, bottom, right = ints(attrs, "padding")
-        x, padding = ins[0], f"({top}, {left})"
-        if (top, left) != (bottom, right):
-            x, padding = f"F.pad({x}, ({left}, {right}, {top}, {bottom}))", "0"
+        sides = ints(attrs, "padding")
+        dims = len(sides) // 2
+        x, padding = ins[0], f"{sides[:dims]}"
+        if sides[:dims] != sides[dims:]:
+            around = [n for d in reversed(range(dims)) for n in (sides[d], sides[d + dims])]
+            x, padding = f"F.pad({x}, {tuple(around)})", "0"
         bias = ins[2] if len(ins) == 3 else "None"
         return (
-            f"F.conv2d({x}, {ins[1]}, {bias}, stride={attrs['stride']}, padding={padding}, "
+            f"F.conv{dims}d({x}, {ins[1]}, {bias}, stride={attrs['stride']}, padding={padding}, "
             f"dilation={attrs['dilation']}, groups={attrs['groups']})"
         )
 
@@ -163,41 +170,42 @@ class Conv2dInputGrad(Op):
         return ((dy[0], w[1] * _grouped(attrs), *ints(attrs, "size")),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        dy, w = ins
+        dy, w = as_planes(*ins)
         groups = _grouped(attrs)
-        slide = window(attrs, w.shape[2:])
-        height, width = ints(attrs, "size")
+        slide = window(lifted(attrs), w.shape[2:])
+        height, width = ints(lifted(attrs), "size")
         top, left, bottom, right = slide.padding
         shape = (dy.shape[0], w.shape[1] * groups, height + top + bottom, width + left + right)
         padded = np.zeros(shape, dtype=np.result_type(dy, w))
         for i in range(slide.kernel[0]):
             for j in range(slide.kernel[1]):
                 padded[slide.taps(i, j, dy.shape[2:])] += _through_tap(dy, w[:, :, i, j], groups)
-        return (padded[:, :, top : top + height, left : left + width],)
+        dx = padded[:, :, top : top + height, left : left + width]
+        return (without_height(dx, attrs),)
 
     def work(self, site: Site) -> Work:
         return Work(_macs(site.ins[1].shape, site.ins[0].shape), site.moved_bytes)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        dy, w, dx = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        slide = window(site.attrs, w[2:])
+        dy, w, dx = (planes(t.shape) for t in (*site.ins, site.outs[0]))
+        given, made = self.inputs[0], self.outputs[0]  # a transposed convolution has other names
+        slide = window(lifted(site.attrs), w[2:])
         axes = [
-            Axis("batch", dy[0], (Span("dy", 0), Span("dx", 0))),
-            slide.backward_axis(0, dx[2], "dy", "dx"),
-            slide.backward_axis(1, dx[3], "dy", "dx"),
+            Axis("batch", dy[0], (Span(given, 0), Span(made, 0))),
+            slide.backward_axis(0, dx[2], given, made),
+            slide.backward_axis(1, dx[3], given, made),
         ]
         if _grouped(site.attrs) > 1:
-            operands = {"dy": (1, dy[1]), "w": (0, w[0]), "dx": (1, dx[1])}
-            return (*axes, _group_axis(_grouped(site.attrs), operands))
-        return (
-            *axes,
-            Axis("in_channels", dx[1], (Span("w", 1), Span("dx", 1))),
-            Axis("out_channels", dy[1], (Span("dy", 1), Span("w", 0)), reduction=True),
-        )
+            operands = {given: (1, dy[1]), "w": (0, w[0]), made: (1, dx[1])}
+            grouped = _group_axis(_grouped(site.attrs), operands)
+            return without_rows((*axes, grouped), site.attrs)
+        axes.append(Axis("in_channels", dx[1], (Span("w", 1), Span(made, 1))))
+        axes.append(Axis("out_channels", dy[1], (Span(given, 1), Span("w", 0)), reduction=True))
+        return without_rows(axes, site.attrs)
 
     def lower(self, site: Site) -> Lowering:
         dy, w, dx = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        return Lowering("conv2d", "input_grad", _conv_sizes(site.attrs, dx, w, dy))
+        return Lowering("conv2d", "input_grad", conv_sizes(site.attrs, dx, w, dy))
 
 
 def _split(array: Array, groups: int, axis: int) -> list[Array]:
@@ -227,23 +235,24 @@ class Conv2dWeightGrad(Op):
         return ((dy[1], x[1] // _grouped(attrs), *ints(attrs, "kernel")),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        dy, x = ins
+        dy, x = as_planes(*ins)
         groups = _grouped(attrs)
-        view = window(attrs, ints(attrs, "kernel")).windows(x)
+        view = window(lifted(attrs), ints(lifted(attrs), "kernel")).windows(x)
         if groups == x.shape[1] == dy.shape[1]:
-            return (np.einsum("ncyx,ncyxij->cij", dy, view)[:, None],)
+            dw = np.einsum("ncyx,ncyxij->cij", dy, view)[:, None]
+            return (without_height(dw, attrs),)
         parts = [
             np.tensordot(d, part, axes=([0, 2, 3], [0, 2, 3]))
             for d, part in zip(_split(dy, groups, 1), _split(view, groups, 1), strict=True)
         ]
-        return (np.concatenate(parts, axis=0),)
+        return (without_height(np.concatenate(parts, axis=0), attrs),)
 
     def work(self, site: Site) -> Work:
         return Work(_macs(site.outs[0].shape, site.ins[0].shape), site.moved_bytes)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        slide = window(site.attrs, dw[2:])
+        dy, x, dw = (planes(t.shape) for t in (*site.ins, site.outs[0]))
+        slide = window(lifted(site.attrs), dw[2:])
         rows = (Span("dy", 2), slide.forward_span("x", 0))
         columns = (Span("dy", 3), slide.forward_span("x", 1))
         axes = [
@@ -253,16 +262,15 @@ class Conv2dWeightGrad(Op):
         ]
         if _grouped(site.attrs) > 1:
             operands = {"dy": (1, dy[1]), "x": (1, x[1]), "dw": (0, dw[0])}
-            return (*axes, _group_axis(_grouped(site.attrs), operands))
-        return (
-            *axes,
-            Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0))),
-            Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))),
-        )
+            grouped = _group_axis(_grouped(site.attrs), operands)
+            return without_rows((*axes, grouped), site.attrs)
+        axes.append(Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0))))
+        axes.append(Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))))
+        return without_rows(axes, site.attrs)
 
     def lower(self, site: Site) -> Lowering:
         dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        return Lowering("conv2d", "weight_grad", _conv_sizes(site.attrs, x, dw, dy))
+        return Lowering("conv2d", "weight_grad", conv_sizes(site.attrs, x, dw, dy))
 
 
 def _fold_padding(imp: Importer, x: str, sides: Sides) -> tuple[str, Sides]:
@@ -289,6 +297,25 @@ def _attrs(stride: Any, padding: tuple[int, ...], dilation: Any, groups: int) ->
     }
 
 
+@from_torch("aten.conv1d.default", "aten.conv1d.padding")
+def _torch_conv1d(imp: Importer, call: Call) -> str:
+    x, weight, bias, stride, padding, dilation, groups = call.args[:7]
+    operands = [imp.tensor(x), *(imp.param(v) for v in (weight, bias) if v is not None)]
+    shape, kernel = imp.shape(operands[0]), imp.shape(operands[1])[2]
+    (step,), (spread,) = stride, dilation
+    if padding == "same":
+        sides = same_padding((1, shape[-1]), (1, kernel), (1, 1), (1, spread))[1::2]
+    else:
+        sides = (0, 0) if padding == "valid" else (int(padding[0]),) * 2
+    attrs: Attrs = {
+        "stride": (step,),
+        "padding": sides,
+        "dilation": (spread,),
+        "groups": int(groups),
+    }
+    return batched(imp, "conv2d", operands, attrs, 3)
+
+
 @from_torch("aten.conv2d.default", "aten.conv2d.padding")
 def _torch_conv2d(imp: Importer, call: Call) -> str:
     x, weight, bias, stride, padding, dilation, groups = call.args[:7]
@@ -299,12 +326,23 @@ def _torch_conv2d(imp: Importer, call: Call) -> str:
     else:
         sides = pair(0 if padding == "valid" else padding) * 2
     operands[0], sides = _fold_padding(imp, operands[0], sides)
-    attrs = _attrs(stride, sides, dilation, groups)
-    if len(shape) == 4:
-        return imp.add("conv2d", operands, attrs)
-    operands[0] = imp.add("reshape", [operands[0]], {"shape": (1, *shape)})
-    y = imp.add("conv2d", operands, attrs)
-    return imp.add("reshape", [y], {"shape": imp.shape(y)[1:]})
+    return batched(imp, "conv2d", operands, _attrs(stride, sides, dilation, groups), 4)
+
+
+def onnx_line(imp: Importer, call: Call, operands: list[str]) -> Attrs:
+    """Attributes of a convolution over one dimension, from those that it has in ONNX."""
+    stride, dilation = (call.attrs.get(k, [1]) for k in ("strides", "dilations"))
+    start, end = call.attrs.get("pads", [0, 0])
+    wide = {**call.attrs, "strides": [1, *stride], "dilations": [1, *dilation]}
+    wide["pads"] = [0, start, 0, end]
+    lines = [(1, *imp.shape(operand)[2:]) for operand in operands[:2]]
+    _, left, _, right = onnx_padding(imp, Call(call.target, call.args, wide), *lines)
+    return {
+        "stride": tuple(stride),
+        "padding": (left, right),
+        "dilation": tuple(dilation),
+        "groups": int(call.attrs.get("group", 1)),
+    }
 
 
 @from_onnx("Conv")
@@ -312,8 +350,11 @@ def _onnx_conv(imp: Importer, call: Call) -> str:
     operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
     if call.arg(2) is not None:
         operands.append(imp.param(call.args[2]))
-    if len(imp.shape(operands[0])) != 4:
-        raise imp.unsupported("convolution over other than two spatial dimensions")
+    rank = len(imp.shape(operands[0]))
+    if rank == 3:
+        return imp.add("conv2d", operands, onnx_line(imp, call, operands))
+    if rank != 4:
+        raise imp.unsupported("convolution over other than one or two spatial dimensions")
     kernel = imp.shape(operands[1])[2:]
     sides = onnx_padding(imp, call, imp.shape(operands[0])[2:], kernel)
     operands[0], sides = _fold_padding(imp, operands[0], sides)

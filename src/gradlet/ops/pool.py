@@ -1,61 +1,67 @@
 """Max and average pooling over [N, C, H, W], and the global average as a case of it.
 
 Ties in a max window go to the first element in scan order, as in PyTorch; the gradient finds the
-winner again from the input, so that no index tensor is kept.
+winner again from the input, so that no index tensor is kept. `ceil` is by how much the last windows
+reach beyond the padding; a mean never counts that. `divisor` replaces the count of a mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gradlet.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
     Lowering,
     Op,
     ShapeError,
     Span,
     Work,
-    from_onnx,
-    from_toml,
-    from_torch,
+    integer,
     ints,
     pair,
     register,
 )
-from gradlet.ops.window import Window, onnx_padding, toml_padding, window
+from gradlet.ops.window import Window, window
 
 
 def _slide(attrs: Attrs) -> Window:
-    return window(attrs, ints(attrs, "kernel"))
+    """The window over the plane with all that is around it, beyond the padding too."""
+    top, left, bottom, right = ints(attrs, "padding")
+    below, beside = _beyond(attrs)
+    around = (top, left, bottom + below, right + beside)
+    return window({**attrs, "padding": around}, ints(attrs, "kernel"))
+
+
+def _beyond(attrs: Attrs) -> tuple[int, int]:
+    return pair(attrs.get("ceil", (0, 0)))
 
 
 def _sizes(attrs: Attrs, x: Shape, y: Shape) -> dict[str, int]:
-    slide = _slide(attrs)
     return {
         "planes": x[0] * x[1],
         "in_h": x[2],
         "in_w": x[3],
         "out_h": y[2],
         "out_w": y[3],
-        **slide.sizes(),
-        "pad_bottom": slide.padding[2],
-        "pad_right": slide.padding[3],
+        **_slide(attrs).sizes(),
+        "pad_bottom": ints(attrs, "padding")[2],
+        "pad_right": ints(attrs, "padding")[3],
         "count_pad": int(bool(attrs.get("count_include_pad", False))),
+        "divisor": integer(attrs, "divisor") if "divisor" in attrs else 0,
     }
 
 
 def _pool_shape(attrs: Attrs, x: Shape) -> Shape:
     if len(x) != 4:
         raise ShapeError("feature maps need four dimensions")
-    slide = _slide(attrs)
-    if any(2 * pad > k for pad, k in zip(slide.padding, slide.kernel * 2, strict=True)):
-        raise ShapeError(f"padding {slide.padding} exceeds half the kernel {slide.kernel}")
+    slide, padding = _slide(attrs), ints(attrs, "padding")
+    if any(2 * pad > k for pad, k in zip(padding, slide.kernel * 2, strict=True)):
+        raise ShapeError(f"padding {padding} exceeds half the kernel {slide.kernel}")
     return (x[0], x[1], *slide.output(*x[2:]))
 
 
@@ -101,7 +107,7 @@ class MaxPool2d(Op):
         )
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
-        top, left, bottom, right = ints(attrs, "padding")
+        top, left, bottom, right = _slide(attrs).padding
         padded = f"F.pad({ins[0]}, ({left}, {right}, {top}, {bottom}), value=float('-inf'))"
         return (
             f"F.max_pool2d({padded}, {attrs['kernel']}, {attrs['stride']}, "
@@ -150,10 +156,14 @@ class MaxPool2dGrad(Op):
 
 def _divisors(attrs: Attrs, height: int, width: int) -> Array:
     """How many elements each output averages, [OH, OW]."""
-    ones = np.ones((1, 1, height, width))
-    slide = _slide(attrs)
+    if "divisor" in attrs:
+        return np.asarray(float(integer(attrs, "divisor")))
+    top, left, bottom, right = ints(attrs, "padding")
+    inside = np.ones((height, width))
     fill = 1.0 if attrs["count_include_pad"] else 0.0
-    counts: Array = slide.windows(ones, fill=fill).sum(axis=(4, 5))[0, 0]
+    counted = np.pad(inside, ((top, bottom), (left, right)), constant_values=fill)
+    slide = replace(_slide(attrs), padding=(0, 0, *_beyond(attrs)))
+    counts: Array = slide.windows(counted[None, None]).sum(axis=(4, 5))[0, 0]
     return counts
 
 
@@ -189,12 +199,18 @@ class AvgPool2d(Op):
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         top, left, bottom, right = ints(attrs, "padding")
-        sides = (left, right, top, bottom)
+        sides, (below, beside) = (left, right, top, bottom), _beyond(attrs)
         pool = f"{attrs['kernel']}, {attrs['stride']}"
-        mean = f"F.avg_pool2d(F.pad({ins[0]}, {sides}), {pool})"
-        if attrs["count_include_pad"] or not any(sides):
+        around = (left, right + beside, top, bottom + below)
+        mean = f"F.avg_pool2d(F.pad({ins[0]}, {around}), {pool})"
+        if "divisor" in attrs:
+            rows, columns = ints(attrs, "kernel")
+            return f"{mean} * {rows * columns} / {attrs['divisor']}"
+        if not any((below, beside)) and (attrs["count_include_pad"] or not any(sides)):
             return mean
-        return f"{mean} / F.avg_pool2d(F.pad(torch.ones_like({ins[0]}), {sides}), {pool})"
+        fill = 1.0 if attrs["count_include_pad"] else 0.0
+        ones = f"F.pad(torch.ones_like({ins[0]}), {sides}, value={fill})"
+        return f"{mean} / F.avg_pool2d(F.pad({ones}, (0, {beside}, 0, {below})), {pool})"
 
 
 @register
@@ -237,99 +253,3 @@ class AvgPool2dGrad(Op):
         return Lowering(
             "pool", "avg_grad", _sizes(site.attrs, site.outs[0].shape, site.ins[0].shape)
         )
-
-
-def _pool(imp: Importer, op: str, x: str, attrs: Attrs) -> str:
-    """Pool a map with or without a batch dimension."""
-    shape = imp.shape(x)
-    if len(shape) == 4:
-        return imp.add(op, [x], attrs)
-    y = imp.add(op, [imp.add("reshape", [x], {"shape": (1, *shape)})], attrs)
-    return imp.add("reshape", [y], {"shape": imp.shape(y)[1:]})
-
-
-def global_average(imp: Importer, x: str) -> str:
-    """The mean of each plane, as [N, C, 1, 1]."""
-    return _pool(imp, "avg_pool2d", x, _attrs(imp.shape(x)[-2:], 1, (0, 0, 0, 0), 1, True))
-
-
-def _attrs(
-    kernel: Sequence[int] | int,
-    stride: Sequence[int] | int,
-    padding: tuple[int, ...],
-    dilation: Sequence[int] | int,
-    count_include_pad: bool | None = None,
-) -> Attrs:
-    attrs = {
-        "kernel": pair(kernel),
-        "stride": pair(stride),
-        "padding": padding,
-        "dilation": pair(dilation),
-    }
-    return attrs if count_include_pad is None else {**attrs, "count_include_pad": count_include_pad}
-
-
-@from_torch("aten.max_pool2d.default")
-def _torch_max_pool2d(imp: Importer, call: Call) -> str:
-    x, kernel, stride, padding, dilation, ceil_mode = call.args[:6]
-    if ceil_mode:
-        raise imp.unsupported("ceil_mode")
-    attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, dilation)
-    return _pool(imp, "max_pool2d", imp.tensor(x), attrs)
-
-
-@from_torch("aten.avg_pool2d.default")
-def _torch_avg_pool2d(imp: Importer, call: Call) -> str:
-    x, kernel, stride, padding, ceil_mode, count_pad, divisor = call.args[:7]
-    if ceil_mode or divisor is not None:
-        raise imp.unsupported("ceil_mode or divisor_override")
-    count_pad = bool(count_pad) or not any(pair(padding))  # one spelling where it is the same
-    attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, 1, count_pad)
-    return _pool(imp, "avg_pool2d", imp.tensor(x), attrs)
-
-
-@from_torch("aten.adaptive_avg_pool2d.default")
-def _torch_adaptive_avg_pool2d(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
-    size = imp.shape(x)[-2:]
-    wanted = pair([n if want is None else want for n, want in zip(size, call.args[1], strict=True)])
-    if any(n % want for n, want in zip(size, wanted, strict=True)):
-        raise imp.unsupported(f"adaptive pooling of {size} to {wanted}, which does not divide it")
-    if wanted == (1, 1):
-        return global_average(imp, x)
-    kernel = [n // want for n, want in zip(size, wanted, strict=True)]
-    return _pool(imp, "avg_pool2d", x, _attrs(kernel, kernel, (0, 0, 0, 0), 1, True))
-
-
-@from_onnx("MaxPool", "AveragePool")
-def _onnx_pool(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
-    kernel = call.need("kernel_shape")
-    if len(imp.shape(x)) != 4 or call.attrs.get("ceil_mode", 0):
-        raise imp.unsupported("ceil_mode, or pooling over other than two spatial dimensions")
-    stride, dilation = call.attrs.get("strides", [1, 1]), call.attrs.get("dilations", [1, 1])
-    sides = onnx_padding(imp, call, imp.shape(x)[2:], kernel)
-    if call.target == "MaxPool":
-        return imp.add("max_pool2d", [x], _attrs(kernel, stride, sides, dilation))
-    if any(d != 1 for d in dilation):
-        raise imp.unsupported("a dilated average")
-    count_pad = bool(call.attrs.get("count_include_pad", 0)) or not any(sides)
-    return imp.add("avg_pool2d", [x], _attrs(kernel, stride, sides, 1, count_pad))
-
-
-@from_onnx("GlobalAveragePool")
-@from_toml("global_avg_pool2d")
-def _global(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
-    if len(imp.shape(x)) != 4:
-        raise imp.unsupported("pooling over other than two spatial dimensions")
-    return global_average(imp, x)
-
-
-@from_toml("max_pool2d", "avg_pool2d")
-def _toml_pool(imp: Importer, call: Call) -> str:
-    kernel = call.need("kernel")
-    sides = toml_padding(call.attrs.get("padding", 0))
-    count_pad = True if call.target == "avg_pool2d" else None
-    stride = call.attrs.get("stride", kernel)
-    return imp.add(call.target, call.args, _attrs(kernel, stride, sides, 1, count_pad))

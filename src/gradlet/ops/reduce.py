@@ -32,7 +32,7 @@ from gradlet.ops.pointwise import (
     padded,
     row_major,
 )
-from gradlet.ops.pool import global_average
+from gradlet.ops.pool_import import global_average
 
 
 @register

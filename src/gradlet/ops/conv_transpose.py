@@ -1,0 +1,136 @@
+"""Transposed convolution: forward is the input gradient of a convolution, and the other way round.
+
+Weights are [C, O/groups, KH, KW]: those of the convolution that leads back, from O to C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradlet.graph import Attrs, Shape, Site
+from gradlet.ops.base import (
+    Call,
+    Emitter,
+    Importer,
+    ShapeError,
+    from_onnx,
+    from_torch,
+    integer,
+    ints,
+    register,
+)
+from gradlet.ops.conv import Conv2dInputGrad
+from gradlet.ops.line import batched, lifted, planes
+from gradlet.ops.window import window
+
+
+@register
+class ConvTranspose(Conv2dInputGrad):
+    """`size` is the extent of the result; stride leaves open which of several it is."""
+
+    name = "conv_transpose"
+    inputs = ("x", "w")
+    outputs = ("y",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        x, w = ins
+        if not len(x) == len(w) == 2 + len(ints(attrs, "stride")):
+            raise ShapeError("feature maps and weights differ in their number of dimensions")
+        groups = integer(attrs, "groups")
+        if x[1] != w[0] or x[1] % groups:
+            raise ShapeError(
+                f"{x[1]} input channels, but the weights take {w[0]} in {groups} groups"
+            )
+        wide = lifted(attrs)
+        size = ints(wide, "size")
+        if min(size) < 1:
+            raise ShapeError("nothing is left of the result")
+        back = window(wide, planes(w)[2:]).output(size[0], size[1])
+        if back != planes(x)[2:]:
+            raise ShapeError("output padding must be smaller than the stride")
+        return super().shape(attrs, *ins)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        x, w = site.node.inputs
+        attrs = {key: value for key, value in site.attrs.items() if key != "size"}
+        result = {}
+        if "x" in wanted:
+            result["x"] = emit.add("conv2d", [grads[0], w], attrs)
+        if "w" in wanted:
+            kernel = site.ins[1].shape[2:]
+            result["w"] = emit.add("conv2d_weight_grad", [x, grads[0]], {**attrs, "kernel": kernel})
+        return result
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        size, sides = ints(attrs, "size"), ints(attrs, "padding")
+        dims = len(size)
+        whole = (
+            f"F.conv_transpose{dims}d({ins[0]}, {ins[1]}, None, {attrs['stride']}, 0, 0, "
+            f"{attrs['groups']}, {attrs['dilation']})"
+        )
+        return f"_window({whole}, {sides[:dims]}, {size})"
+
+
+def _transposed(
+    imp: Importer, operands: list[str], attrs: Attrs, extra: Sequence[int], bias: str
+) -> str:
+    """The op, the bias as an addition to it, and the size that the extra rows make."""
+    x, w = (imp.shape(operand) for operand in operands)
+    dims = len(w) - 2
+    stride, dilation, sides = (ints(attrs, key) for key in ("stride", "dilation", "padding"))
+    size = tuple(
+        (x[d - dims] - 1) * stride[d]
+        - sides[d]
+        - sides[d + dims]
+        + dilation[d] * (w[2 + d] - 1)
+        + extra[d]
+        + 1
+        for d in range(dims)
+    )
+    y = batched(imp, "conv_transpose", operands, {**attrs, "size": size}, dims + 2)
+    if not bias:
+        return y
+    column = imp.add("reshape", [bias], {"shape": (*imp.shape(bias), *(1,) * dims)})
+    return imp.add("add", [y, column])
+
+
+@from_torch("aten.conv_transpose1d.default", "aten.conv_transpose2d.input")
+def _torch_conv_transpose(imp: Importer, call: Call) -> str:
+    x, weight, bias, stride, padding, extra, groups, dilation = call.args[:8]
+    operands = [imp.tensor(x), imp.param(weight)]
+    dims = len(imp.shape(operands[1])) - 2
+
+    def each(value: Sequence[int]) -> tuple[int, ...]:
+        return tuple(value) * (dims if len(value) == 1 else 1)
+
+    attrs: Attrs = {
+        "stride": each(stride),
+        "padding": each(padding) * 2,
+        "dilation": each(dilation),
+        "groups": int(groups),
+    }
+    added = imp.param(bias) if bias is not None else ""
+    return _transposed(imp, operands, attrs, each(extra), added)
+
+
+@from_onnx("ConvTranspose")
+def _onnx_conv_transpose(imp: Importer, call: Call) -> str:
+    operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
+    bias = imp.param(call.args[2]) if call.arg(2) is not None else ""
+    dims = len(imp.shape(operands[1])) - 2
+    if dims not in (1, 2):
+        raise imp.unsupported("convolution over other than one or two spatial dimensions")
+    if "output_shape" in call.attrs or call.attrs.get("auto_pad", "NOTSET") not in (
+        "NOTSET",
+        "VALID",
+    ):
+        raise imp.unsupported("output_shape or auto_pad of ConvTranspose")
+    attrs: Attrs = {
+        "stride": tuple(call.attrs.get("strides", [1] * dims)),
+        "padding": tuple(call.attrs.get("pads", [0] * 2 * dims)),
+        "dilation": tuple(call.attrs.get("dilations", [1] * dims)),
+        "groups": int(call.attrs.get("group", 1)),
+    }
+    return _transposed(imp, operands, attrs, call.attrs.get("output_padding", [0] * dims), bias)

@@ -1,0 +1,190 @@
+"""How the front ends spell pooling: ceil mode, one dimension, global and adaptive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gradlet.graph import Attrs
+from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch, ints, pair
+from gradlet.ops.line import batched
+from gradlet.ops.window import onnx_padding, toml_padding, window
+
+NO_INDICES = "(the places of the maxima, which nothing may read)"
+
+
+def _attrs(
+    kernel: Sequence[int] | int,
+    stride: Sequence[int] | int,
+    padding: tuple[int, ...],
+    dilation: Sequence[int] | int,
+    count_include_pad: bool | None = None,
+) -> Attrs:
+    attrs = {
+        "kernel": pair(kernel),
+        "stride": pair(stride),
+        "padding": padding,
+        "dilation": pair(dilation),
+    }
+    return attrs if count_include_pad is None else {**attrs, "count_include_pad": count_include_pad}
+
+
+def _rounded_up(attrs: Attrs, size: Sequence[int]) -> Attrs:
+    """Ceil mode: a last window need not be whole, if it starts before the padding at the end."""
+    slide = window(attrs, ints(attrs, "kernel"))
+    beyond = []
+    for d in (0, 1):
+        before, after = slide.padding[d], slide.padding[d + 2]
+        rest = size[d] + before + after - slide.reach[d]
+        count = -(-rest // slide.stride[d])
+        if count * slide.stride[d] >= size[d] + before:
+            count -= 1
+        beyond.append(max(0, count * slide.stride[d] - rest))
+    return {**attrs, "ceil": (beyond[0], beyond[1])} if any(beyond) else attrs
+
+
+def _pool(imp: Importer, op: str, x: str, attrs: Attrs, *, ceil: bool = False) -> str:
+    """Pool a map with or without a batch dimension."""
+    attrs = _rounded_up(attrs, imp.shape(x)[-2:]) if ceil else attrs
+    return batched(imp, op, [x], attrs, 4)
+
+
+def _flat(imp: Importer, x: str, pooled: Callable[[str], str]) -> str:
+    """Pool a line as a plane of height 1."""
+    shape = imp.shape(x)
+    y = pooled(imp.add("reshape", [x], {"shape": (*shape[:-1], 1, shape[-1])}))
+    out = imp.shape(y)
+    return imp.add("reshape", [y], {"shape": (*out[:-2], out[-1])})
+
+
+def global_average(imp: Importer, x: str) -> str:
+    """The mean of each plane, as [N, C, 1, 1]."""
+    return _pool(imp, "avg_pool2d", x, _attrs(imp.shape(x)[-2:], 1, (0, 0, 0, 0), 1, True))
+
+
+@from_torch("aten.max_pool2d.default")
+def _torch_max_pool2d(imp: Importer, call: Call) -> str:
+    x, kernel, stride, padding, dilation, ceil = call.args[:6]
+    attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, dilation)
+    return _pool(imp, "max_pool2d", imp.tensor(x), attrs, ceil=ceil)
+
+
+@from_torch("aten.max_pool1d.default")
+def _torch_max_pool1d(imp: Importer, call: Call) -> str:
+    x, (kernel,), stride, (pad,), (dilation,), ceil = call.args[:6]
+    step = stride[0] if stride else kernel
+    attrs = _attrs((1, kernel), (1, step), (0, pad) * 2, (1, dilation))
+    return _flat(imp, imp.tensor(x), lambda p: _pool(imp, "max_pool2d", p, attrs, ceil=ceil))
+
+
+@from_torch("aten.avg_pool2d.default")
+def _torch_avg_pool2d(imp: Importer, call: Call) -> str:
+    x, kernel, stride, padding, ceil, count_pad, divisor = call.args[:7]
+    count_pad = bool(count_pad) or not any(pair(padding))  # one spelling where it is the same
+    attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, 1, count_pad)
+    if divisor is not None:
+        attrs = {**attrs, "divisor": int(divisor)}
+    return _pool(imp, "avg_pool2d", imp.tensor(x), attrs, ceil=ceil)
+
+
+@from_torch("aten.avg_pool1d.default")
+def _torch_avg_pool1d(imp: Importer, call: Call) -> str:
+    x, (kernel,), stride, (pad,), ceil, count_pad = call.args[:6]
+    count_pad = bool(count_pad) or not pad
+    step = stride[0] if stride else kernel
+    attrs = _attrs((1, kernel), (1, step), (0, pad) * 2, 1, count_pad)
+    return _flat(imp, imp.tensor(x), lambda p: _pool(imp, "avg_pool2d", p, attrs, ceil=ceil))
+
+
+def _adaptive(imp: Importer, op: str, x: str, wanted: Sequence[int | None]) -> str:
+    size = imp.shape(x)[-2:]
+    result = pair([n if want is None else want for n, want in zip(size, wanted, strict=True)])
+    if any(n % want for n, want in zip(size, result, strict=True)):
+        if op == "max_pool2d":
+            raise imp.unsupported(
+                f"an adaptive maximum of {size} to {result}, which must divide it"
+            )
+        return batched(imp, "resample2d", [x], {"size": result, "method": "mean"}, 4)
+    count_pad = True if op == "avg_pool2d" else None
+    kernel = [n // want for n, want in zip(size, result, strict=True)]
+    stride = [1, 1] if result == (1, 1) else kernel
+    return _pool(imp, op, x, _attrs(kernel, stride, (0, 0, 0, 0), 1, count_pad))
+
+
+@from_torch("aten.adaptive_avg_pool2d.default")
+def _torch_adaptive_avg_pool2d(imp: Importer, call: Call) -> str:
+    return _adaptive(imp, "avg_pool2d", imp.tensor(call.args[0]), call.args[1])
+
+
+@from_torch("aten.adaptive_avg_pool1d.default")
+def _torch_adaptive_avg_pool1d(imp: Importer, call: Call) -> str:
+    wanted = (1, *call.args[1])
+    return _flat(imp, imp.tensor(call.args[0]), lambda p: _adaptive(imp, "avg_pool2d", p, wanted))
+
+
+@from_torch("aten.adaptive_max_pool2d.default")
+def _torch_adaptive_max_pool2d(imp: Importer, call: Call) -> Sequence[str]:
+    return [_adaptive(imp, "max_pool2d", imp.tensor(call.args[0]), call.args[1]), NO_INDICES]
+
+
+@from_torch("aten.adaptive_max_pool1d.default")
+def _torch_adaptive_max_pool1d(imp: Importer, call: Call) -> Sequence[str]:
+    wanted = (1, *call.args[1])
+    x = imp.tensor(call.args[0])
+    return [_flat(imp, x, lambda p: _adaptive(imp, "max_pool2d", p, wanted)), NO_INDICES]
+
+
+@from_onnx("MaxPool", "AveragePool")
+def _onnx_pool(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    rank = len(imp.shape(x))
+    if rank == 3:
+        lines = {k: [1, *call.attrs[k]] for k in _PER_DIM if k in call.attrs}
+        start, end = call.attrs.get("pads", [0, 0])
+        flat = Call(call.target, (), {**call.attrs, **lines, "pads": [0, start, 0, end]})
+        return _flat(imp, x, lambda plane: _onnx_planes(imp, flat, plane))
+    if rank != 4:
+        raise imp.unsupported("pooling over other than one or two spatial dimensions")
+    return _onnx_planes(imp, call, x)
+
+
+_PER_DIM = ("kernel_shape", "strides", "dilations")
+
+
+def _onnx_planes(imp: Importer, call: Call, x: str) -> str:
+    kernel = call.need("kernel_shape")
+    stride, dilation = call.attrs.get("strides", [1, 1]), call.attrs.get("dilations", [1, 1])
+    sides = onnx_padding(imp, call, imp.shape(x)[2:], kernel)
+    ceil = bool(call.attrs.get("ceil_mode", 0))
+    if call.target == "MaxPool":
+        return _pool(imp, "max_pool2d", x, _attrs(kernel, stride, sides, dilation), ceil=ceil)
+    if any(d != 1 for d in dilation):
+        raise imp.unsupported("a dilated average")
+    count_pad = bool(call.attrs.get("count_include_pad", 0)) or not any(sides)
+    return _pool(imp, "avg_pool2d", x, _attrs(kernel, stride, sides, 1, count_pad), ceil=ceil)
+
+
+@from_toml("global_avg_pool2d")
+def _toml_global(imp: Importer, call: Call) -> str:
+    if len(imp.shape(call.args[0])) != 4:
+        raise imp.unsupported("pooling over other than two spatial dimensions")
+    return global_average(imp, call.args[0])
+
+
+@from_onnx("GlobalAveragePool", "GlobalMaxPool")
+def _onnx_global(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    op = "max_pool2d" if call.target == "GlobalMaxPool" else "avg_pool2d"
+    if len(imp.shape(x)) == 3:
+        return _flat(imp, x, lambda plane: _adaptive(imp, op, plane, (1, 1)))
+    if len(imp.shape(x)) != 4:
+        raise imp.unsupported("pooling over other than one or two spatial dimensions")
+    return _adaptive(imp, op, x, (1, 1))
+
+
+@from_toml("max_pool2d", "avg_pool2d")
+def _toml_pool(imp: Importer, call: Call) -> str:
+    kernel = call.need("kernel")
+    sides = toml_padding(call.attrs.get("padding", 0))
+    count_pad = True if call.target == "avg_pool2d" else None
+    stride = call.attrs.get("stride", kernel)
+    return imp.add(call.target, call.args, _attrs(kernel, stride, sides, 1, count_pad))

@@ -1,0 +1,205 @@
+"""Planes of another size: nearest and linear interpolation, and means of blocks that overlap.
+
+All are sums of rows and columns with fixed weights, from whole-number arithmetic, so that no
+rounding decides which row is taken. `method` is nearest, linear, corners (linear, with the corners
+aligned) or mean (adaptive pooling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import (
+    Axis,
+    Call,
+    Emitter,
+    Importer,
+    Lowering,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    from_onnx,
+    from_torch,
+    ints,
+    register,
+)
+from gradlet.ops.line import batched
+
+METHODS = ("nearest", "linear", "corners", "mean")
+
+
+def _matrix(method: str, size: int, result: int) -> Array:
+    """Weights [result, size] of one dimension."""
+    weights = np.zeros((result, size))
+    for i in range(result):
+        if method == "mean":
+            begin, end = i * size // result, -(-(i + 1) * size // result)
+            weights[i, begin:end] = 1 / (end - begin)
+            continue
+        above, below = {
+            "nearest": (i * size // result, 1),
+            "linear": (max(0, (2 * i + 1) * size - result), 2 * result),
+            "corners": (i * (size - 1), max(1, result - 1)),
+        }[method]
+        first, part = above // below, above % below / below
+        weights[i, first] += 1 - part
+        weights[i, min(first + 1, size - 1)] += part
+    return weights
+
+
+def _matrices(attrs: Attrs, size: Sequence[int], result: Sequence[int]) -> list[Array]:
+    method = str(attrs["method"])
+    return [_matrix(method, n, m) for n, m in zip(size, result, strict=True)]
+
+
+def _sizes(attrs: Attrs, x: Shape, y: Shape) -> dict[str, int]:
+    sizes = {"planes": x[0] * x[1], "in_h": x[2], "in_w": x[3], "out_h": y[2], "out_w": y[3]}
+    return {**sizes, "method": METHODS.index(str(attrs["method"]))}
+
+
+def _work(site: Site, x: Shape, y: Shape) -> Work:
+    taps = {"nearest": 1, "mean": (x[2] // y[2] + 2) * (x[3] // y[3] + 2)}
+    each = taps.get(str(site.attrs["method"]), 4) + 4  # the weights are rounded as well
+    return Work(0, site.moved_bytes, each * int(np.prod(y)))
+
+
+def _axes(op: Op, site: Site) -> tuple[Axis, ...]:
+    names, shape = (op.inputs[0], op.outputs[0]), site.ins[0].shape
+    dims = enumerate(("batch", "channels"))
+    return tuple(Axis(axis, shape[d], tuple(Span(n, d) for n in names)) for d, axis in dims)
+
+
+@register
+class Resample2d(Op):
+    name = "resample2d"
+    inputs = ("x",)
+    linear = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if len(ins[0]) != 4:
+            raise ShapeError("feature maps need four dimensions")
+        if min(ints(attrs, "size")) < 1:
+            raise ShapeError("nothing is left of the result")
+        return ((*ins[0][:2], *ints(attrs, "size")),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        rows, columns = _matrices(attrs, ins[0].shape[2:], ints(attrs, "size"))
+        return (rows @ ins[0] @ columns.T,)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        attrs = {"method": site.attrs["method"], "size": site.ins[0].shape[2:]}
+        return {"x": emit.add("resample2d_grad", [grads[0]], attrs)}
+
+    def work(self, site: Site) -> Work:
+        return _work(site, site.ins[0].shape, site.outs[0].shape)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return _axes(self, site)
+
+    def lower(self, site: Site) -> Lowering:
+        sizes = _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
+        return Lowering("resample", "forward", sizes)
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        size = ints(attrs, "size")
+        match attrs["method"]:
+            case "mean":
+                return f"F.adaptive_avg_pool2d({ins[0]}, {size})"
+            case "nearest":
+                return f"F.interpolate({ins[0]}, {size})"
+        corners = attrs["method"] == "corners"
+        return f"F.interpolate({ins[0]}, {size}, mode='bilinear', align_corners={corners})"
+
+
+@register
+class Resample2dGrad(Op):
+    name = "resample2d_grad"
+    inputs = ("dy",)
+    outputs = ("dx",)
+    linear = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return ((*ins[0][:2], *ints(attrs, "size")),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        rows, columns = _matrices(attrs, ints(attrs, "size"), ins[0].shape[2:])
+        return (rows.T @ ins[0] @ columns,)
+
+    def work(self, site: Site) -> Work:
+        return _work(site, site.outs[0].shape, site.ins[0].shape)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return _axes(self, site)
+
+    def lower(self, site: Site) -> Lowering:
+        sizes = _sizes(site.attrs, site.outs[0].shape, site.ins[0].shape)
+        return Lowering("resample", "grad", sizes)
+
+
+def _resampled(imp: Importer, x: str, size: Sequence[int], method: str) -> str:
+    """Planes, or lines as planes of height 1, which every method leaves alone."""
+    shape = imp.shape(x)
+    if len(size) == 2:
+        return batched(imp, "resample2d", [x], {"size": (size[0], size[1]), "method": method}, 4)
+    flat = imp.add("reshape", [x], {"shape": (*shape[:2], 1, shape[2])})
+    y = imp.add("resample2d", [flat], {"size": (1, size[0]), "method": method})
+    return imp.add("reshape", [y], {"shape": (*shape[:2], size[0])})
+
+
+def _scaled(imp: Importer, size: Sequence[int], scales: Sequence[float]) -> list[int]:
+    result = [n * scale for n, scale in zip(size, scales, strict=True)]
+    if any(value != int(value) for value in result):
+        raise imp.unsupported(f"scaling {tuple(size)} by {tuple(scales)}: no whole number of rows")
+    return [int(value) for value in result]
+
+
+@from_torch(
+    "aten.upsample_nearest1d.vec",
+    "aten.upsample_nearest2d.vec",
+    "aten.upsample_linear1d.vec",
+    "aten.upsample_bilinear2d.vec",
+)
+def _torch_upsample(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    size, scales = call.args[1], call.args[-1]
+    method = "nearest"
+    if "linear" in call.target:
+        method = "corners" if call.args[2] else "linear"
+    return _resampled(imp, x, size or _scaled(imp, imp.shape(x)[2:], scales), method)
+
+
+@from_onnx("Resize")
+def _onnx_resize(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    shape = imp.shape(x)
+    mode = call.attrs.get("mode", "nearest")
+    place = call.attrs.get("coordinate_transformation_mode", "half_pixel")
+    rounding = call.attrs.get("nearest_mode", "round_prefer_floor")
+    method = {
+        ("nearest", "asymmetric"): "nearest" if rounding == "floor" else "",
+        ("linear", "half_pixel"): "linear",
+        ("linear", "pytorch_half_pixel"): "linear",
+        ("linear", "align_corners"): "corners",
+    }.get((mode, place), "")
+    if (
+        not method
+        or len(shape) not in (3, 4)
+        or "axes" in call.attrs
+        or call.attrs.get("antialias")
+    ):
+        raise imp.unsupported(f"Resize by mode={mode}, {place}, {rounding}")
+    if call.arg(3) is not None:
+        wanted = [int(n) for n in imp.static(call.args[3])]
+    else:
+        wanted = _scaled(imp, shape, [float(s) for s in imp.static(call.args[2])])
+    if tuple(wanted[:2]) != shape[:2]:
+        raise imp.unsupported("another size of batch or channels")
+    if place == "pytorch_half_pixel" and 1 in wanted[2:]:
+        raise imp.unsupported("pytorch_half_pixel to a single row or column")
+    return _resampled(imp, x, wanted[2:], method)
