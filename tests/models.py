@@ -130,3 +130,50 @@ def two_inputs() -> Model:
 @model
 def single_neuron() -> Model:
     return nn.Linear(1, 2), (torch.randn(1, 1),)
+
+
+class Functions(nn.Module):
+    """Every activation once, each behind a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = [nn.ReLU6(), nn.LeakyReLU(0.1), nn.Sigmoid(), nn.Tanh(), nn.GELU(), nn.SiLU()]
+        kinds += [nn.GELU("tanh"), nn.Hardswish(), nn.Hardsigmoid(), nn.ELU(0.7), nn.SELU()]
+        kinds += [nn.CELU(1.3), nn.Softplus(2.0), nn.PReLU(5), nn.Mish(), nn.LogSigmoid()]
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 5), kind) for kind in kinds)
+        self.head = nn.Linear(5 * len(kinds), 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.cat([layer(x) for layer in self.layers], dim=1))
+        return logits
+
+
+@model
+def functions() -> Model:
+    return Functions(), (torch.randn(3, 4),)
+
+
+class Arithmetic(nn.Module):
+    """Operators and reductions: scalars on either side, broadcasting, ties in a maximum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 8)
+        self.gate = nn.Parameter(torch.rand(8) + 0.5)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        a, b = (x * self.gate - 0.5).chunk(2, dim=1)
+        size = (a.abs() + 1).log() + (b**2 + 0.3).sqrt() + 1 / (a.exp() + self.gate[:4])
+        x = torch.stack([size, torch.maximum(a, b), torch.minimum(a, 2 - b)], dim=1)
+        x = x / (1 + x.square().mean(dim=2, keepdim=True)) - x.amax(dim=1, keepdim=True)
+        x = torch.cat([x.max(dim=1)[0], x.mean(dim=1) + x.var(dim=1)], dim=1)
+        weights = x.softmax(dim=1) + 0.1 * x.log_softmax(dim=0)
+        logits: Tensor = self.head(weights.clamp(-2, 0.9) * x.clamp(min=-1))
+        return logits
+
+
+@model
+def arithmetic() -> Model:
+    return Arithmetic(), (torch.randn(3, 6),)

@@ -116,6 +116,11 @@ class Op(ABC):
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes)
 
+    def roundings(self, site: Site, out: Tensor) -> float:
+        """How many roundings an element of a result goes through, one after the other."""
+        work = self.work(site)
+        return 1 + (work.macs + work.adds) / max(out.elements, 1)
+
     def magnitude(
         self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
     ) -> tuple[Array, ...]:

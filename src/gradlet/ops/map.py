@@ -134,10 +134,11 @@ def _inner_slope(x: Array) -> Array:
 
 def _gelu_tanh_slope(x: Array, sign: float = 1.0) -> Array:
     """With sign -1 the sum of the sizes of its terms, grown as the sigmoid's argument is lost."""
-    s = _sigmoid(_inner(x))
-    if sign > 0:
-        return s + x * s * (1 - s) * _inner_slope(x)
-    return (s + np.abs(x) * s * (1 - s) * _inner_slope(x)) * (1 + np.abs(_inner(x)))
+    s: Array = _sigmoid(_inner(x))
+    rise: Array = s * (1 - s) * _inner_slope(x)
+    size: Array = (s + np.abs(x) * rise) * (1 + np.abs(_inner(x)))
+    exact: Array = s + x * rise
+    return exact if sign > 0 else size
 
 
 def _power(x: Array, exponent: float) -> Array:
@@ -185,6 +186,14 @@ FUNCTIONS = (
         "F.hardtanh({x}, {a}, {b})",
         numbers=("low", "high"),
         exact=True,
+    ),
+    Function(
+        "affine",
+        lambda x, a, b: a * x + b,
+        lambda x, a, b: np.full_like(x, a),
+        "({a} * {x} + {b})",
+        numbers=("slope", "offset"),
+        value_size=lambda x, a, b: np.abs(a * x) + abs(b),
     ),
     Function(
         "leaky_relu",
@@ -275,16 +284,10 @@ FUNCTIONS = (
         value_size=lambda x, a, b: _softplus(x, a, b) * (1 + np.abs(a * x)),
         slope_size=lambda x, a, b: _sigmoid(a * x) * (1 + np.abs(a * x)),
     ),
-    Function(
-        "exp", lambda x, a, b: np.exp(x), lambda y, a, b: y, "{x}.exp()", of="y", roundings=8
-    ),
+    Function("exp", lambda x, a, b: np.exp(x), lambda y, a, b: y, "{x}.exp()", of="y", roundings=8),
     Function("log", lambda x, a, b: np.log(x), lambda x, a, b: 1 / x, "{x}.log()", roundings=8),
-    Function(
-        "sqrt", lambda x, a, b: np.sqrt(x), lambda y, a, b: 0.5 / y, "{x}.sqrt()", of="y"
-    ),
-    Function(
-        "reciprocal", lambda x, a, b: 1 / x, lambda y, a, b: -y * y, "1 / {x}", of="y"
-    ),
+    Function("sqrt", lambda x, a, b: np.sqrt(x), lambda y, a, b: 0.5 / y, "{x}.sqrt()", of="y"),
+    Function("reciprocal", lambda x, a, b: 1 / x, lambda y, a, b: -y * y, "1 / {x}", of="y"),
     Function(
         "pow",
         lambda x, a, b: _power(x, a),
