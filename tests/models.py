@@ -132,6 +132,42 @@ def single_neuron() -> Model:
     return nn.Linear(1, 2), (torch.randn(1, 1),)
 
 
+class Norms(nn.Module):
+    """Every norm in training, batch norm on images and on rows, with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norms = [nn.BatchNorm2d(6), nn.GroupNorm(2, 6), nn.InstanceNorm2d(6, affine=True)]
+        norms += [nn.LayerNorm([4, 3]), nn.RMSNorm(3), nn.InstanceNorm2d(6)]
+        self.stem = nn.Conv2d(2, 6, 3, padding=1)
+        self.norms = nn.Sequential(*norms)
+        self.rows = nn.Sequential(nn.Linear(72, 5), nn.BatchNorm1d(5, momentum=0.3), nn.Tanh())
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for norm in self.norms:
+            x = x + torch.relu(norm(x))
+        logits: Tensor = self.head(self.rows(x.flatten(1)))
+        return logits
+
+
+@model
+def norms() -> Model:
+    return Norms(), (torch.randn(4, 2, 4, 3),)
+
+
+@model
+def frozen_norms() -> Model:
+    """Batch norms in eval mode: weights and biases learn, statistics stay."""
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 3, 1, bias=False)]
+    network = nn.Sequential(*layers, nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(36, 4))
+    with torch.no_grad():
+        for _ in range(5):
+            network(2 * torch.randn(8, 2, 6, 5) + 1)
+    return network.eval(), (torch.randn(3, 2, 6, 5),)
+
+
 class Functions(nn.Module):
     """Every activation once, each behind a layer of its own."""
 

@@ -42,7 +42,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
         samples=samples,
         loss=loss,
         grads=tuple(grads.items()),
-        updates=updates,
+        updates=(*graph.updates, *updates),
         accumulate=recipe.accumulate,
     )
     check_graph(result)

@@ -41,7 +41,8 @@ class _Pass:
         self.names: dict[str, str] = {}  # tensor of the old graph -> tensor of the new one
         self.made_by: dict[str, int] = {}  # tensor of the new graph -> index of its node
         self.producer = graph.producer()
-        self.readers = Counter([*graph.outputs, *(n for node in graph.nodes for n in node.inputs)])
+        read = [name for node in graph.nodes for name in node.inputs]
+        self.readers = Counter([*graph.outputs, *(new for _, new in graph.updates), *read])
         self.turned = _right_factors(graph).intersection(turn)
 
     def run(self) -> Graph:
@@ -50,7 +51,9 @@ class _Pass:
             result = self._rewrite(node, [self.names[name] for name in node.inputs])
             self.names[node.outputs[0]] = result
         outputs = tuple(self.names[name] for name in self.graph.outputs)
-        return _without_unused(replace(self.graph, outputs=outputs), self.builder)
+        updates = tuple((self.names[old], self.names[new]) for old, new in self.graph.updates)
+        named = replace(self.graph, outputs=outputs, updates=updates)
+        return _without_unused(named, self.builder)
 
     def _externals(self) -> None:
         """Inputs, then the rest as it is first read: that order does not depend on the file."""
@@ -192,7 +195,7 @@ def _swaps_last_two(node: Node) -> bool:
 
 def _without_unused(graph: Graph, builder: GraphBuilder) -> Graph:
     """Drop what leads to no output, and number the rest without gaps."""
-    wanted, kept = set(graph.outputs), []
+    wanted, kept = {*graph.outputs, *(new for _, new in graph.updates)}, []
     for node in reversed(builder.nodes):
         if wanted.intersection(node.outputs):
             kept.append(node)
@@ -212,5 +215,6 @@ def _without_unused(graph: Graph, builder: GraphBuilder) -> Graph:
         tensors=clean.tensors,
         nodes=tuple(clean.nodes),
         outputs=tuple(names[name] for name in graph.outputs),
+        updates=tuple((names[old], names[new]) for old, new in graph.updates),
         data=clean.data,
     )

@@ -46,9 +46,11 @@ def steps(parameters, constants, batches, count, accumulate, lr, weight_decay):
                     old = 0 if parameter.grad is None else parameter.grad
                     parameter.grad = old + gradients[name]
             losses.append(v[LOSS].item())
+            constants = {**constants, **{old: v[new].detach() for old, new in STATES}}
         before = {name: t.detach().clone() for name, t in v.items()}
         optimizer.step()
         after = {name: p.detach().clone() for name, p in parameters.items()}
+        after.update({old: constants[old] for old, _ in STATES})
         yield before, gradients, after, sum(losses) / accumulate
 '''
 
@@ -56,7 +58,9 @@ def steps(parameters, constants, batches, count, accumulate, lr, weight_decay):
 def oracle_source(graph: Graph) -> str:
     """Python source with `forward(v)` and `steps(...)` for this graph."""
     body = "\n".join(f"    {line}" for line in _lines(graph))
-    return f"{HEAD}{body}\n\n\nLOSS = {graph.loss!r}\n{TAIL}"
+    forward = {name for node in graph.nodes if node.phase == "forward" for name in node.outputs}
+    states = [(old, new) for old, new in graph.updates if new in forward]
+    return f"{HEAD}{body}\n\n\nLOSS = {graph.loss!r}\nSTATES = {states!r}\n{TAIL}"
 
 
 def _lines(graph: Graph) -> Iterator[str]:

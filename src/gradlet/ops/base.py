@@ -203,6 +203,10 @@ class Importer(Protocol):
         """The node that made a tensor, if any."""
         ...
 
+    def update(self, old: str, new: str) -> None:
+        """From now on a stored tensor is a state, which the forward pass replaces by another."""
+        ...
+
     def unsupported(self, reason: str) -> GradletError: ...
 
 
