@@ -101,6 +101,45 @@ def test_accumulation_equals_the_large_batch_of_torch(tmp_path: Path) -> None:
         )
 
 
+def test_running_statistics_are_those_of_the_module(tmp_path: Path) -> None:
+    """Against the user's own module in training, over several steps, and in eval mode after."""
+    module, inputs = MODELS["norms"]()
+    labels = torch.tensor([0, 2, 1, 1])
+    captured = gradlet.capture(module, inputs, labels)
+    graph = training_graph(captured, Recipe(lr=0.1))
+    project = gradlet.emit(plan(graph, load_target("host")), tmp_path / "p")
+    verdict = assert_passes(project, steps=4)
+    assert {row.name for row in verdict.tensors} >= {
+        f"{new} after step 4" for _, new in graph.updates
+    }
+    run = host.run(project, steps=4, states=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(*inputs), labels).backward()
+        optimizer.step()
+    for name in ("norms.0.running_mean", "norms.0.running_var", "rows.1.running_var"):
+        wanted = module.state_dict()[name].numpy()
+        np.testing.assert_allclose(run.states[-1][name], wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_running_statistics_with_accumulation(tmp_path: Path) -> None:
+    """Each micro-batch moves them, as each forward pass of PyTorch does."""
+    assert_passes(project_of("norms", tmp_path / "p", accumulate=2, cores=2), steps=3)
+
+
+def test_forgotten_running_statistics_are_caught(tmp_path: Path) -> None:
+    project = project_of("norms", tmp_path / "p")
+    break_file(project, "kernels/*blend_step__ref.c", "s->keep * old[i]", "old[i]")
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.first_wrong is not None
+    assert graph_op(project, verdict.first_wrong.node) == "blend"
+
+
+def graph_op(project: Project, name: str) -> str:
+    return next(node.op for node in project.plan.graph.nodes if node.name == name)
+
+
 @pytest.mark.parametrize(
     ("update", "trained"),
     [
