@@ -75,6 +75,22 @@ def test_model_verifies(name: str, tmp_path: Path) -> None:
     assert_passes(project_of(name, tmp_path / "p", loss=loss, cores=3))
 
 
+LOSSES = (
+    {"loss": "cross_entropy", "label_smoothing": 0.1, "ignore_index": 2},
+    {"loss": "cross_entropy", "class_weights": (0.5, 2.0, 1.0), "reduction": "sum"},
+    {"loss": "nll", "class_weights": (0.5, 2.0, 1.0), "ignore_index": 1},
+    *({"loss": name} for name in ("l1", "huber", "smooth_l1", "berhu", "bce_with_logits")),
+    {"loss": "smooth_l1", "delta": 0.2, "reduction": "sum"},
+)
+
+
+@pytest.mark.parametrize(
+    "options", LOSSES, ids=lambda options: "-".join(map(str, options.values()))
+)
+def test_loss_verifies(options: dict[str, Any], tmp_path: Path) -> None:
+    assert_passes(project_of("segmentation", tmp_path / "p", cores=3, **options), steps=4)
+
+
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_batch_and_accumulation(batch: int, accumulate: int, tmp_path: Path) -> None:

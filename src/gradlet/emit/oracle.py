@@ -17,6 +17,13 @@ def _pad(x, start, step, size):
     return y
 
 
+def _berhu(x, target, reduction):
+    away = (x - target).abs()
+    edge = 0.2 * away.detach().max()
+    terms = torch.where(away <= edge, away, (away**2 + edge**2) / (2 * edge.clamp(min=1e-300)))
+    return terms.mean() if reduction == "mean" else terms.sum()
+
+
 def forward(v):
     """Add every activation and the loss to v, which holds parameters, constants and one batch."""
 '''
