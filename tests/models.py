@@ -141,11 +141,11 @@ class Norms(nn.Module):
         norms += [nn.LayerNorm([4, 3]), nn.RMSNorm(3), nn.InstanceNorm2d(6)]
         self.stem = nn.Conv2d(2, 6, 3, padding=1)
         self.norms = nn.Sequential(*norms)
-        self.rows = nn.Sequential(nn.Linear(72, 5), nn.BatchNorm1d(5, momentum=0.3), nn.Tanh())
+        self.rows = nn.Sequential(nn.Linear(72, 5), nn.Tanh(), nn.BatchNorm1d(5, momentum=0.3))
         self.head = nn.Linear(5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
+        x = torch.relu(self.stem(x))
         for norm in self.norms:
             x = x + torch.relu(norm(x))
         logits: Tensor = self.head(self.rows(x.flatten(1)))
@@ -154,14 +154,18 @@ class Norms(nn.Module):
 
 @model
 def norms() -> Model:
-    return Norms(), (torch.randn(4, 2, 4, 3),)
+    network = Norms()
+    with torch.no_grad():
+        for parameter in network.parameters():  # or an exporter takes equal ones for one
+            parameter += 0.1 * torch.randn_like(parameter)
+    return network, (torch.randn(4, 2, 4, 3),)
 
 
 @model
 def frozen_norms() -> Model:
     """Batch norms in eval mode: weights and biases learn, statistics stay."""
-    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 3, 1, bias=False)]
-    network = nn.Sequential(*layers, nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(36, 4))
+    layers = [nn.Conv2d(2, 4, 3), nn.SiLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1, bias=False)]
+    network = nn.Sequential(*layers, nn.Tanh(), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(36, 4))
     with torch.no_grad():
         for _ in range(5):
             network(2 * torch.randn(8, 2, 6, 5) + 1)
@@ -175,7 +179,7 @@ class Functions(nn.Module):
         super().__init__()
         kinds = [nn.ReLU6(), nn.LeakyReLU(0.1), nn.Sigmoid(), nn.Tanh(), nn.GELU(), nn.SiLU()]
         kinds += [nn.GELU("tanh"), nn.Hardswish(), nn.Hardsigmoid(), nn.ELU(0.7), nn.SELU()]
-        kinds += [nn.CELU(1.3), nn.Softplus(2.0), nn.PReLU(5), nn.Mish(), nn.LogSigmoid()]
+        kinds += [nn.CELU(1.3), nn.Softplus(), nn.PReLU(5), nn.Mish(), nn.LogSigmoid()]
         self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 5), kind) for kind in kinds)
         self.head = nn.Linear(5 * len(kinds), 3)
 
@@ -201,12 +205,12 @@ class Arithmetic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.inner(x)
         a, b = (x * self.gate - 0.5).chunk(2, dim=1)
-        size = (a.abs() + 1).log() + (b**2 + 0.3).sqrt() + 1 / (a.exp() + self.gate[:4])
+        size = (a.abs() + 1).log() + (b**2 + 0.3).sqrt() + 1 / (a.exp() + 0.7)
         x = torch.stack([size, torch.maximum(a, b), torch.minimum(a, 2 - b)], dim=1)
         x = x / (1 + x.square().mean(dim=2, keepdim=True)) - x.amax(dim=1, keepdim=True)
         x = torch.cat([x.max(dim=1)[0], x.mean(dim=1) + x.var(dim=1)], dim=1)
         weights = x.softmax(dim=1) + 0.1 * x.log_softmax(dim=0)
-        logits: Tensor = self.head(weights.clamp(-2, 0.9) * x.clamp(min=-1))
+        logits: Tensor = self.head(weights.clamp(-2.0, 0.9) * x.clamp(min=-1.0))
         return logits
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from gradlet.graph import Attrs
 from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.elementwise import affine
+from gradlet.ops.reduce import keepdims
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)  # what PyTorch's RMS norm takes unless told
 
@@ -121,13 +122,21 @@ def _onnx_batch_norm(imp: Importer, call: Call) -> str:
 
 
 @from_onnx("LayerNormalization", "RMSNormalization")
-def _onnx_layer_norm(imp: Importer, call: Call) -> str:
+def _onnx_layer_norm(imp: Importer, call: Call) -> list[str]:
+    """The result, and for those who ask the mean and the inverse deviation."""
     x, weights = imp.tensor(call.args[0]), _optional(imp, (call.arg(1), call.arg(2)))
     rank = len(imp.shape(x))
-    axes = range(int(call.attrs.get("axis", -1)) % rank, rank)
+    axes = tuple(range(int(call.attrs.get("axis", -1)) % rank, rank))
     eps = float(call.attrs.get("epsilon", 1e-5))
     attrs = _attrs(axes, eps, center=call.target == "LayerNormalization")
-    return imp.add("normalize", [x, *weights], attrs)
+    results = [imp.add("normalize", [x, *weights], attrs)]
+    if call.results > 1:
+        count = int(np.prod(imp.shape(x)[axes[0] :]))
+        mean = affine(imp, imp.add("sum", [x], {"axes": axes}), 1 / count)
+        shifted = affine(imp, imp.add("variance", [x], {"axes": axes}), 1.0, eps)
+        inverse = imp.add("reciprocal", [imp.add("sqrt", [shifted])])
+        results += [keepdims(imp, name, imp.shape(x), axes) for name in (mean, inverse)]
+    return results
 
 
 @from_onnx("GroupNormalization")
