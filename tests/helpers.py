@@ -11,6 +11,7 @@ import torch
 from gradlet.builder import GraphBuilder
 from gradlet.graph import Array, Graph
 from gradlet.ops import OPS
+from gradlet.ops.losses import LOSSES
 from gradlet.recipe import Recipe
 from gradlet.train import train
 from tests.cases import Case
@@ -45,7 +46,7 @@ def op_training_graph(case: Case, seed: int = 0) -> Graph:
     """The same with a loss behind it (a mean square, unless the op is a loss) and its gradients."""
     graph = op_graph(case, seed)
     output = graph.tensors[graph.outputs[0]]
-    if case.op in ("cross_entropy", "mse"):
+    if case.op in LOSSES:
         return _loss_graph(case, seed)
     target = np.random.default_rng(seed + 1).standard_normal((1, *output.shape))
     recipe = Recipe(**{"loss": "mse", **case.training})
@@ -66,12 +67,15 @@ def _amid_training(graph: Graph, seed: int) -> Graph:
 
 def _loss_graph(case: Case, seed: int) -> Graph:
     builder = GraphBuilder(case.op)
-    first, second = operands(case, seed)
+    first, second, *weights = operands(case, seed)
     builder.value("p0", first, "param")
     zero = builder.value("zero", np.zeros(1, np.float32), "const")
     output = builder.add("add", ["p0", zero])
     graph = Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})
-    return train(graph, Recipe(loss=case.op), second[None])
+    options: dict[str, Any] = dict(case.attrs)
+    if weights:
+        options["class_weights"] = tuple(float(value) for value in weights[0])
+    return train(graph, Recipe(loss=case.op, **options), second[None])
 
 
 def torch_forward(case: Case, values: list[Any]) -> Any:

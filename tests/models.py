@@ -200,3 +200,90 @@ class Signals(nn.Module):
 @model
 def signals() -> Model:
     return Signals(), (torch.randn(2, 2, 15),)
+
+
+class Norms(nn.Module):
+    """Every norm in training, batch norm on images and on rows, with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norms = [nn.BatchNorm2d(6), nn.GroupNorm(2, 6), nn.InstanceNorm2d(6, affine=True)]
+        norms += [nn.LayerNorm([4, 3]), nn.RMSNorm(3), nn.InstanceNorm2d(6)]
+        self.stem = nn.Conv2d(2, 6, 3, padding=1)
+        self.norms = nn.Sequential(*norms)
+        self.rows = nn.Sequential(nn.Linear(72, 5), nn.Tanh(), nn.BatchNorm1d(5, momentum=0.3))
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        for norm in self.norms:
+            x = x + torch.relu(norm(x))
+        logits: Tensor = self.head(self.rows(x.flatten(1)))
+        return logits
+
+
+@model
+def norms() -> Model:
+    network = Norms()
+    with torch.no_grad():
+        for parameter in network.parameters():  # or an exporter takes equal ones for one
+            parameter += 0.1 * torch.randn_like(parameter)
+    return network, (torch.randn(4, 2, 4, 3),)
+
+
+@model
+def frozen_norms() -> Model:
+    """Batch norms in eval mode: weights and biases learn, statistics stay."""
+    layers = [nn.Conv2d(2, 4, 3), nn.SiLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1, bias=False)]
+    network = nn.Sequential(*layers, nn.Tanh(), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(36, 4))
+    with torch.no_grad():
+        for _ in range(5):
+            network(2 * torch.randn(8, 2, 6, 5) + 1)
+    return network.eval(), (torch.randn(3, 2, 6, 5),)
+
+
+class Functions(nn.Module):
+    """Every activation once, each behind a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = [nn.ReLU6(), nn.LeakyReLU(0.1), nn.Sigmoid(), nn.Tanh(), nn.GELU(), nn.SiLU()]
+        kinds += [nn.GELU("tanh"), nn.Hardswish(), nn.Hardsigmoid(), nn.ELU(0.7), nn.SELU()]
+        kinds += [nn.CELU(1.3), nn.Softplus(), nn.PReLU(5), nn.Mish(), nn.LogSigmoid()]
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 5), kind) for kind in kinds)
+        self.head = nn.Linear(5 * len(kinds), 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.cat([layer(x) for layer in self.layers], dim=1))
+        return logits
+
+
+@model
+def functions() -> Model:
+    return Functions(), (torch.randn(3, 4),)
+
+
+class Arithmetic(nn.Module):
+    """Operators and reductions: scalars on either side, broadcasting, ties in a maximum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 8)
+        self.gate = nn.Parameter(torch.rand(8) + 0.5)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        a, b = (x * self.gate - 0.5).chunk(2, dim=1)
+        size = (a.abs() + 1).log() + (b**2 + 0.3).sqrt() + 1 / (a.exp() + 0.7)
+        x = torch.stack([size, torch.maximum(a, b), torch.minimum(a, 2 - b)], dim=1)
+        x = x / (1 + x.square().mean(dim=2, keepdim=True)) - x.amax(dim=1, keepdim=True)
+        x = torch.cat([x.max(dim=1)[0], x.mean(dim=1) + x.var(dim=1)], dim=1)
+        weights = x.softmax(dim=1) + 0.1 * x.log_softmax(dim=0)
+        logits: Tensor = self.head(weights.clamp(-2.0, 0.9) * x.clamp(min=-1.0))
+        return logits
+
+
+@model
+def arithmetic() -> Model:
+    return Arithmetic(), (torch.randn(3, 6),)

@@ -75,6 +75,22 @@ def test_model_verifies(name: str, tmp_path: Path) -> None:
     assert_passes(project_of(name, tmp_path / "p", loss=loss, cores=3))
 
 
+LOSSES = (
+    {"loss": "cross_entropy", "label_smoothing": 0.1, "ignore_index": 2},
+    {"loss": "cross_entropy", "class_weights": (0.5, 2.0, 1.0), "reduction": "sum"},
+    {"loss": "nll", "class_weights": (0.5, 2.0, 1.0), "ignore_index": 1},
+    *({"loss": name} for name in ("l1", "huber", "smooth_l1", "berhu", "bce_with_logits")),
+    {"loss": "smooth_l1", "delta": 0.2, "reduction": "sum"},
+)
+
+
+@pytest.mark.parametrize(
+    "options", LOSSES, ids=lambda options: "-".join(map(str, options.values()))
+)
+def test_loss_verifies(options: dict[str, Any], tmp_path: Path) -> None:
+    assert_passes(project_of("segmentation", tmp_path / "p", cores=3, **options), steps=4)
+
+
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_batch_and_accumulation(batch: int, accumulate: int, tmp_path: Path) -> None:
@@ -99,6 +115,47 @@ def test_accumulation_equals_the_large_batch_of_torch(tmp_path: Path) -> None:
         np.testing.assert_allclose(
             run.states[0][name], parameter.detach().numpy(), rtol=0, atol=2e-6
         )
+
+
+def test_running_statistics_are_those_of_the_module(tmp_path: Path) -> None:
+    """Against the user's own module in training, over several steps, and in eval mode after."""
+    module, inputs = MODELS["norms"]()
+    labels = torch.tensor([0, 2, 1, 1])
+    captured = gradlet.capture(module, inputs, labels)
+    graph = training_graph(captured, Recipe(lr=0.01))
+    project = gradlet.emit(plan(graph, load_target("host")), tmp_path / "p")
+    verdict = assert_passes(project, steps=4)
+    assert {row.name for row in verdict.tensors} >= {
+        f"{new} after step 4" for _, new in graph.updates
+    }
+    run = host.run(project, steps=4, states=True)
+    module = module.double()
+    module.norms[4].eps = torch.finfo(torch.float32).eps  # its default depends on the dtype
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(inputs[0].double()), labels).backward()
+        optimizer.step()
+    for name in ("norms.0.running_mean", "norms.0.running_var", "rows.2.running_var"):
+        wanted = module.state_dict()[name].numpy()
+        np.testing.assert_allclose(run.states[-1][name], wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_running_statistics_with_accumulation(tmp_path: Path) -> None:
+    """Each micro-batch moves them, as each forward pass of PyTorch does."""
+    assert_passes(project_of("norms", tmp_path / "p", accumulate=2, cores=2), steps=3)
+
+
+def test_forgotten_running_statistics_are_caught(tmp_path: Path) -> None:
+    project = project_of("norms", tmp_path / "p")
+    break_file(project, "kernels/*blend_step__ref.c", "s->keep * old[i]", "old[i]")
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.first_wrong is not None
+    assert graph_op(project, verdict.first_wrong.node) == "blend"
+
+
+def graph_op(project: Project, name: str) -> str:
+    return next(node.op for node in project.plan.graph.nodes if node.name == name)
 
 
 @pytest.mark.parametrize(

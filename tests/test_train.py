@@ -12,7 +12,7 @@ from gradlet.api import training_graph
 from gradlet.errors import GradletError
 from gradlet.graph import Graph, Node
 from gradlet.graph_check import check_graph
-from gradlet.recipe import Recipe
+from gradlet.recipe import Recipe, parse_loss
 from gradlet.train import select, train
 from tests.models import MODELS
 
@@ -34,6 +34,12 @@ LABELS = np.zeros((1, 3), np.int64)
         (Recipe(lr=-1.0), LABELS, "learning rate of -1"),
         (Recipe(weight_decay=-0.1), LABELS, "weight decay"),
         (Recipe(accumulate=0), LABELS, "1 or more, not 0"),
+        (Recipe(reduction="max"), LABELS, "a loss is a mean or a sum, not 'max'"),
+        (Recipe(label_smoothing=1.5), LABELS, "from 0 to 1, not 1.5"),
+        (Recipe(loss="mse", label_smoothing=0.1), LABELS, "mse has no option 'label_smoothing'"),
+        (Recipe(loss="huber", delta=0.0), LABELS, "delta of 0"),
+        (Recipe(class_weights=(1.0, 2.0)), LABELS, "one weight for each of the 5 classes"),
+        (Recipe(ignore_index=5), LABELS + 6, "labels run from 6 to 6"),
         (Recipe(), LABELS + 5, "labels run from 5 to 5, but the model has 5 classes: 0 to 4"),
         (Recipe(), LABELS - 1, "labels run from -1"),
         (Recipe(), LABELS + 0.5, "whole numbers"),
@@ -48,6 +54,21 @@ LABELS = np.zeros((1, 3), np.int64)
 def test_refusals(recipe: Recipe, targets: np.ndarray, message: str) -> None:
     with pytest.raises(GradletError, match=message):
         train(forward(), recipe, targets)
+
+
+def test_loss_options_by_text() -> None:
+    fields = parse_loss("cross_entropy:label_smoothing=0.1,ignore_index=255,class_weights=1/2/0.5")
+    assert Recipe(**fields) == Recipe(
+        label_smoothing=0.1, ignore_index=255, class_weights=(1.0, 2.0, 0.5)
+    )
+    assert parse_loss("mse") == {"loss": "mse"}
+    assert parse_loss(None) == {"loss": None}
+    for text, message in (
+        ("huber:detla=1", "'detla' is none of"),
+        ("huber:delta=x", "'x' is no value for delta"),
+    ):
+        with pytest.raises(GradletError, match=message):
+            parse_loss(text)
 
 
 def test_selection() -> None:

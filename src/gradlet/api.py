@@ -17,7 +17,7 @@ from gradlet.engines import host
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
-from gradlet.ops.losses import target_of
+from gradlet.ops.losses import LABELLED, target_of
 from gradlet.plan import plan
 from gradlet.recipe import Recipe
 from gradlet.train import train
@@ -79,11 +79,13 @@ def _drawn_targets(graph: Graph, loss: str) -> Array | None:
     output = graph.tensors[graph.outputs[0]].shape
     count = max((len(value) for value in graph.samples.values()), default=1)
     generator = np.random.default_rng(1)
-    if loss != "mse" and len(output) < 2:
+    if loss in LABELLED and len(output) < 2:
         return None
     shape, dtype = target_of(loss, output)
     if dtype == "i32":
         return generator.integers(0, output[1], (count, *shape))
+    if loss == "bce_with_logits":
+        return generator.integers(0, 2, (count, *shape)).astype(np.float32)
     return generator.standard_normal((count, *shape)).astype(np.float32)
 
 

@@ -26,8 +26,9 @@ from gradlet.api import training_graph
 from gradlet.capture import Captured
 from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.errors import GradletError
+from gradlet.ops.losses import LOSSES
 from gradlet.plan.model import Plan
-from gradlet.recipe import Recipe
+from gradlet.recipe import Recipe, parse_loss
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.verify import Verdict
 
@@ -101,7 +102,10 @@ def build(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="MEMORY=SIZE of the target, such as RAM=64k.")
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="cross_entropy or mse.")] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(help=f"NAME[:OPTION=VALUE,...], one of {', '.join(LOSSES)}."),
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="L2 penalty.")] = None,
@@ -133,7 +137,7 @@ def build(
     with progress(f"capturing {model}"):
         captured = gradlet.capture(model, batch=batch, input_shape=_shape(input_), data=data)
     chosen = {
-        "loss": loss,
+        **parse_loss(loss),
         "optimizer": optimizer,
         "lr": lr,
         "weight_decay": weight_decay,

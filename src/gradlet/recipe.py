@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from gradlet.errors import GradletError
 
 
 @dataclass(frozen=True)
@@ -11,6 +14,8 @@ class Recipe:
 
     momentum and nesterov are SGD's; beta1, beta2 and eps are Adam's and AdamW's. A clip_norm or
     clip_value of 0 clips nothing.
+    The options of a loss have the names and meanings that they have in PyTorch; `delta` is
+    Huber's, and the beta of smooth L1.
     """
 
     loss: str = "cross_entropy"
@@ -26,3 +31,32 @@ class Recipe:
     clip_value: float = 0.0
     update: str = "all"
     accumulate: int = 1
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
+    ignore_index: int = -100
+    class_weights: tuple[float, ...] = ()
+    delta: float = 1.0
+
+
+LOSS_OPTIONS = ("reduction", "label_smoothing", "ignore_index", "class_weights", "delta")
+
+
+def parse_loss(text: str | None) -> dict[str, Any]:
+    """`cross_entropy:label_smoothing=0.1,ignore_index=255` as fields of a recipe."""
+    name, _, options = (text or "").partition(":")
+    fields: dict[str, Any] = {"loss": name or None}
+    for option in filter(None, options.split(",")):
+        key, _, value = option.partition("=")
+        if key not in LOSS_OPTIONS:
+            raise GradletError(f"--loss {text}: '{key}' is none of {', '.join(LOSS_OPTIONS)}")
+        try:
+            fields[key] = _value(key, value)
+        except ValueError:
+            raise GradletError(f"--loss {text}: '{value}' is no value for {key}") from None
+    return fields
+
+
+def _value(key: str, text: str) -> Any:
+    if key == "class_weights":
+        return tuple(float(part) for part in text.split("/"))
+    return {"reduction": str, "ignore_index": int}.get(key, float)(text)

@@ -123,10 +123,9 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     """
     op = OPS[site.node.op]
     spread: Spread = {}
-    work = op.work(site)
     magnitudes = op.magnitude(site.attrs, operands, results)
     for tensor, magnitude in zip(site.outs, magnitudes, strict=True):
-        roundings = 1 + (work.macs + work.adds) / max(tensor.elements, 1)
+        roundings = op.roundings(site, tensor)
         growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
         size = np.abs(magnitude)

@@ -13,8 +13,8 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
-from gradlet.ops.losses import LOSSES, target_of
-from gradlet.recipe import Recipe
+from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, options_of, target_of
+from gradlet.recipe import LOSS_OPTIONS, Recipe
 from gradlet.update import append_update, check_optimizer
 
 
@@ -40,7 +40,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
         samples=samples,
         loss=loss,
         grads=tuple(grads.items()),
-        updates=updates,
+        updates=(*graph.updates, *updates),
         accumulate=recipe.accumulate,
     )
     check_graph(result)
@@ -50,32 +50,60 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
 def _check_recipe(recipe: Recipe) -> None:
     if recipe.loss not in LOSSES:
         raise GradletError(f"unknown loss '{recipe.loss}'; there are {', '.join(LOSSES)}")
+    if recipe.reduction not in REDUCTIONS:
+        raise GradletError(f"a loss is a {' or a '.join(REDUCTIONS)}, not '{recipe.reduction}'")
+    if not 0 <= recipe.label_smoothing <= 1:
+        raise GradletError(f"label smoothing is a share from 0 to 1, not {recipe.label_smoothing}")
+    if not (np.isfinite(recipe.delta) and recipe.delta >= 0):
+        raise GradletError(f"a delta of {recipe.delta} makes no sense")
+    _check_loss_options(recipe)
     check_optimizer(recipe)
     if recipe.accumulate < 1:
         raise GradletError(f"gradients can be accumulated over 1 or more, not {recipe.accumulate}")
+
+
+def _check_loss_options(recipe: Recipe) -> None:
+    """An option that the loss does not have would be forgotten in silence."""
+    known = {*options_of(recipe.loss), *(("class_weights",) if recipe.loss in LABELLED else ())}
+    for option in LOSS_OPTIONS:
+        if option not in known and getattr(recipe, option) != getattr(Recipe(), option):
+            raise GradletError(f"{recipe.loss} has no option '{option}'")
+    if recipe.loss == "huber" and recipe.delta == 0:
+        raise GradletError("a delta of 0 makes Huber's loss 0 everywhere")
 
 
 def _append_loss(
     builder: GraphBuilder, graph: Graph, recipe: Recipe, targets: Array | None
 ) -> tuple[str, dict[str, Array]]:
     output = builder.tensors[graph.outputs[0]]
-    if recipe.loss == "cross_entropy" and len(output.shape) < 2:
+    if recipe.loss in LABELLED and len(output.shape) < 2:
         raise GradletError(
-            f"cross_entropy needs an output of [batch, classes]; the model gives {output}"
+            f"{recipe.loss} needs an output of [batch, classes]; the model gives {output}"
         )
     shape, dtype = target_of(recipe.loss, output.shape)
     samples = dict(graph.samples)
     if targets is not None:
-        samples["target"] = _checked_targets(targets, shape, dtype, output.shape, recipe.loss)
+        samples["target"] = _checked_targets(targets, shape, dtype, output.shape, recipe)
     builder.external("target", shape, "target", dtype)
-    loss = builder.add(recipe.loss, [output.name, "target"], role="loss", name="loss")
+    defaults = Recipe()
+    attrs = {
+        name: getattr(recipe, name)
+        for name in options_of(recipe.loss)
+        if getattr(recipe, name) != getattr(defaults, name)
+    }
+    operands = [output.name, "target"]
+    if recipe.class_weights:
+        operands.append(builder.value("class_weights", np.asarray(recipe.class_weights), "const"))
+    loss = builder.add(recipe.loss, operands, attrs, role="loss", name="loss")
     return loss, samples
 
 
-def _checked_targets(targets: Array, shape: Shape, dtype: str, output: Shape, loss: str) -> Array:
+def _checked_targets(
+    targets: Array, shape: Shape, dtype: str, output: Shape, recipe: Recipe
+) -> Array:
     if targets.shape[1:] != shape:
         raise GradletError(
-            f"targets have shape {targets.shape[1:]} per batch, but {loss} on an output of "
+            f"targets have shape {targets.shape[1:]} per batch, but {recipe.loss} on an output of "
             f"{output} needs {shape}"
         )
     if dtype == "f32":
@@ -85,9 +113,10 @@ def _checked_targets(targets: Array, shape: Shape, dtype: str, output: Shape, lo
     labels = targets.astype(np.int64)
     if not (labels == targets).all():
         raise GradletError("class labels must be whole numbers")
-    if labels.min() < 0 or labels.max() >= output[1]:
+    known = labels[labels != recipe.ignore_index]
+    if known.size and (known.min() < 0 or known.max() >= output[1]):
         raise GradletError(
-            f"labels run from {labels.min()} to {labels.max()}, but the model has {output[1]} "
+            f"labels run from {known.min()} to {known.max()}, but the model has {output[1]} "
             f"classes: 0 to {output[1] - 1} are possible"
         )
     return labels.astype(np.int32)

@@ -236,7 +236,7 @@ def _last_step(
         return []
     rows = []
     for old, new in graph.updates:
-        if old in oracle.weights[-1]:
+        if old in oracle.weights[-1]:  # weights, and states of the forward pass
             row = _judge(
                 graph,
                 f"{new} after step {steps}",

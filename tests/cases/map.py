@@ -22,6 +22,7 @@ ROWS: tuple[Case, ...] = (
     *rows("hardtanh", {"low": 0.0, "high": 6.0}, scale=6.0),
     *rows("leaky_relu", {"slope": 0.01}),
     *rows("hardsigmoid", {"slope": 1 / 6, "offset": 0.5}),
+    *rows("affine", {"slope": -1.7, "offset": 0.3}),
     *rows("elu", {"alpha": 1.0}),
     *rows("elu", {"alpha": 0.3}),
     *rows("softplus", {"beta": 1.0, "threshold": 20.0}, scale=12.0),

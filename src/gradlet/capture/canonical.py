@@ -1,10 +1,11 @@
 """One spelling for what front ends spell in several ways, so that the same model is one graph.
 
 The rules keep what is computed: views of views and permutations of permutations become one, a
-transposed right factor becomes a layout, a bias that is added to a product goes into it, and what
-only depends on constants is a constant. Parameters stay as they are stored, except those in
-`turn`: right factors among them are kept as [out, in], as a linear layer has them. That is for
-files in which an exporter, or a framework that stores [in, out], has transposed them.
+transposed right factor becomes a layout, a bias that is added to a product goes into it, what only
+depends on constants is a constant, and a constant number is no operand. Parameters stay as they are
+stored, except those in `turn`: right factors among them are kept as [out, in], as a linear layer
+has them. That is for files in which an exporter, or a framework that stores [in, out], has
+transposed them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class _Pass:
         self.names: dict[str, str] = {}  # tensor of the old graph -> tensor of the new one
         self.made_by: dict[str, int] = {}  # tensor of the new graph -> index of its node
         self.producer = graph.producer()
-        self.readers = Counter([*graph.outputs, *(n for node in graph.nodes for n in node.inputs)])
+        read = [name for node in graph.nodes for name in node.inputs]
+        self.readers = Counter([*graph.outputs, *(new for _, new in graph.updates), *read])
         self.turned = _right_factors(graph).intersection(turn)
 
     def run(self) -> Graph:
@@ -49,7 +51,9 @@ class _Pass:
             result = self._rewrite(node, [self.names[name] for name in node.inputs])
             self.names[node.outputs[0]] = result
         outputs = tuple(self.names[name] for name in self.graph.outputs)
-        return _without_unused(replace(self.graph, outputs=outputs), self.builder)
+        updates = tuple((self.names[old], self.names[new]) for old, new in self.graph.updates)
+        named = replace(self.graph, outputs=outputs, updates=updates)
+        return _without_unused(named, self.builder)
 
     def _externals(self) -> None:
         """Inputs, then the rest as it is first read: that order does not depend on the file."""
@@ -75,8 +79,39 @@ class _Pass:
         if node.op == "matmul":
             return self._matmul(node, inputs)
         if node.op == "add":
-            return self._bias(node, inputs) or self._emit(node, inputs)
+            return (
+                self._number(node, inputs) or self._bias(node, inputs) or self._emit(node, inputs)
+            )
+        if node.op in ("sub", "mul", "div"):
+            return self._number(node, inputs) or self._emit(node, inputs)
         return self._emit(node, inputs)
+
+    def _number(self, node: Node, inputs: list[str]) -> str | None:
+        """Arithmetic with a constant number, which some files keep as a tensor, needs no operand.
+
+        Of all that round to the stored number, the shortest decimal is what a model said.
+        """
+        for slot in (1, 0):
+            x, number = inputs[1 - slot], inputs[slot]
+            constant, shape = self.builder.tensors[number], self.builder.tensors[x].shape
+            if (
+                constant.elements != 1
+                or constant.role != "const"
+                or len(constant.shape) > len(shape)
+            ):
+                continue
+            c = float(str(self.builder.data[number].reshape(-1)[0]))
+            if node.op == "div" and (slot == 0 or c == 0):
+                continue
+            slope = {"mul": c, "div": 1 / c if c else 0.0, "sub": 2.0 * slot - 1}.get(node.op, 1.0)
+            offset = {"add": c, "sub": c * (1 - 2 * slot)}.get(node.op, 0.0)
+            attrs = {"slope": slope, "offset": offset}
+            if (slope, offset) == (1.0, 0.0):
+                return x
+            name = self.builder.add("affine", [x], attrs, module=node.module)
+            self.made_by[name] = len(self.builder.nodes) - 1
+            return name
+        return None
 
     def _emit(self, node: Node, inputs: list[str], **attrs: str | tuple[int, ...]) -> str:
         name = self.builder.add(node.op, inputs, {**node.attrs, **attrs}, module=node.module)
@@ -160,7 +195,7 @@ def _swaps_last_two(node: Node) -> bool:
 
 def _without_unused(graph: Graph, builder: GraphBuilder) -> Graph:
     """Drop what leads to no output, and number the rest without gaps."""
-    wanted, kept = set(graph.outputs), []
+    wanted, kept = {*graph.outputs, *(new for _, new in graph.updates)}, []
     for node in reversed(builder.nodes):
         if wanted.intersection(node.outputs):
             kept.append(node)
@@ -180,5 +215,6 @@ def _without_unused(graph: Graph, builder: GraphBuilder) -> Graph:
         tensors=clean.tensors,
         nodes=tuple(clean.nodes),
         outputs=tuple(names[name] for name in graph.outputs),
+        updates=tuple((names[old], names[new]) for old, new in graph.updates),
         data=clean.data,
     )

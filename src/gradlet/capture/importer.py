@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,7 @@ class GraphImporter:
         self.builder = GraphBuilder(name)
         self.module = ""
         self.missing = Missing()
+        self.updates: dict[str, str] = {}
 
     def shape(self, name: str) -> Shape:
         return self.builder.tensors[name].shape
@@ -81,6 +82,12 @@ class GraphImporter:
 
     def constant(self, array: Array) -> str:
         return self.builder.value(self.builder.fresh("const"), array, "const")
+
+    def update(self, old: str, new: str) -> None:
+        if old in self.updates:
+            raise Unsupported(f"'{old}' is updated twice in one pass")
+        self.builder.tensors[old] = replace(self.builder.tensors[old], role="state")
+        self.updates[old] = new
 
     def producer(self, name: str) -> Node | None:
         return next((n for n in reversed(self.builder.nodes) if name in n.outputs), None)
@@ -107,7 +114,7 @@ class GraphImporter:
     ) -> Graph:
         """The checked graph, without tensors that no node touches."""
         self.missing.raise_if_any(self.builder.name)
-        nodes = _needed(self.builder, outputs)
+        nodes = _needed(self.builder, [*outputs, *self.updates.values()])
         touched = {name for node in nodes for name in (*node.inputs, *node.outputs)}
         touched.update((*inputs, *outputs))
         tensors = {n: t for n, t in self.builder.tensors.items() if n in touched}
@@ -119,6 +126,7 @@ class GraphImporter:
             tuple(outputs),
             {name: value for name, value in self.builder.data.items() if name in touched},
             samples,
+            updates=tuple(self.updates.items()),
         )
         refuse_bad_values(graph)
         check_graph(graph)

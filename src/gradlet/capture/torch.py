@@ -75,7 +75,7 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
     examples = tuple(value.detach().clone() for value in examples)
     try:
         with torch.enable_grad():
-            module(*examples)
+            copy.deepcopy(module)(*examples)  # of a copy: a pass may change buffers
     except Exception as error:
         shapes = ", ".join(str(list(value.shape)) for value in examples)
         raise GradletError(
@@ -158,6 +158,8 @@ class _TorchImporter(GraphImporter):
         if target == "<built-in function getitem>":
             self.names[node.name] = self.names[args[0].name][args[1]]
             return
+        if _counts(node, args):
+            return
         result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
         self.names[node.name] = self._stand_in(node.meta.get("val")) if result is None else result
 
@@ -191,6 +193,13 @@ class _TorchImporter(GraphImporter):
 
     def static(self, value: Any) -> Array:
         return np.asarray(value)
+
+
+def _counts(node: Any, args: Sequence[Any]) -> bool:
+    """Whether a node only advances a counter that nothing reads, as a batch norm's of batches."""
+    value = args[0].meta.get("val") if args and _has_shape(args[0]) else None
+    whole = value is not None and not value.dtype.is_floating_point
+    return whole and str(node.target) == "aten.add_.Tensor" and not node.users
 
 
 def _module_path(node: Any) -> str:
@@ -227,6 +236,9 @@ def _check_against_module(graph: Graph, module: Any, examples: tuple[Any, ...]) 
     torch = require_torch()
     with torch.no_grad():
         wide = copy.deepcopy(module).double().cpu()
+        for part in wide.modules():
+            if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
+                part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype
         expected = wide(*(value.detach().double() for value in examples))
     outputs = expected if isinstance(expected, tuple | list) else (expected,)
     values = {name: value.astype(np.float64) for name, value in graph.data.items()}

@@ -24,6 +24,13 @@ def _window(x, start, size):
     return x
 
 
+def _berhu(x, target, reduction):
+    away = (x - target).abs()
+    edge = 0.2 * away.detach().max()
+    terms = torch.where(away <= edge, away, (away**2 + edge**2) / (2 * edge.clamp(min=1e-300)))
+    return terms.mean() if reduction == "mean" else terms.sum()
+
+
 def forward(v):
     """Add every activation and the loss to v, which holds parameters, constants and one batch."""
 '''
@@ -53,6 +60,7 @@ def steps(parameters, constants, batches, count, accumulate):
                     old = 0 if parameter.grad is None else parameter.grad
                     parameter.grad = old + gradients[name]
             losses.append(v[LOSS].item())
+            constants = {**constants, **{old: v[new].detach() for old, new in STATES}}
         before = {name: t.detach().clone() for name, t in v.items()}
         clip(list(parameters.values()), constants)
         optimizer.step()
@@ -62,6 +70,7 @@ def steps(parameters, constants, batches, count, accumulate):
             after.update({f"{state}_{name}": value.clone() for name, value in kept.items()})
         if "correction" in constants:
             after["correction"] = 1 - constants["hyper"][2:4] ** (step + 1)
+        after.update({old: constants[old] for old, _ in STATES})
         yield before, gradients, after, sum(losses) / accumulate
 '''
 
@@ -69,7 +78,10 @@ def steps(parameters, constants, batches, count, accumulate):
 def oracle_source(graph: Graph) -> str:
     """Python source with `forward(v)` and `steps(...)` for this graph."""
     body = "\n".join(f"    {line}" for line in _lines(graph))
-    return f"{HEAD}{body}\n\n\n{_optimizer(graph)}\n\nLOSS = {graph.loss!r}\n{TAIL}"
+    forward = {name for node in graph.nodes if node.phase == "forward" for name in node.outputs}
+    states = [(old, new) for old, new in graph.updates if new in forward]
+    tables = f"LOSS = {graph.loss!r}\nSTATES = {states!r}"
+    return f"{HEAD}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
 
 
 def _optimizer(graph: Graph) -> str:

@@ -116,6 +116,11 @@ class Op(ABC):
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes)
 
+    def roundings(self, site: Site, out: Tensor) -> float:
+        """How many roundings an element of a result goes through, one after the other."""
+        work = self.work(site)
+        return 1 + (work.macs + work.adds) / max(out.elements, 1)
+
     def magnitude(
         self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
     ) -> tuple[Array, ...]:
@@ -196,6 +201,10 @@ class Importer(Protocol):
 
     def producer(self, name: str) -> Node | None:
         """The node that made a tensor, if any."""
+        ...
+
+    def update(self, old: str, new: str) -> None:
+        """From now on a stored tensor is a state, which the forward pass replaces by another."""
         ...
 
     def unsupported(self, reason: str) -> GradletError: ...

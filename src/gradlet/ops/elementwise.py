@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, 
 class _Binary(Op):
     inputs = ("a", "b")
     overwrites = ("a", "b")
-    compute: ClassVar[Callable[..., Any]]
+    compute: ClassVar[Any]  # numpy's function of two arrays
     spelling: ClassVar[str]
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
@@ -164,6 +164,13 @@ def reduce_to(emit: Emitter, grad: str, shape: Shape) -> str:
     )
 
 
+def affine(imp: Importer, x: str, slope: float, offset: float = 0.0) -> str:
+    """slope * x + offset with numbers: no operand, and exact where the capture is checked."""
+    if (slope, offset) == (1.0, 0.0):
+        return x
+    return imp.add("affine", [x], {"slope": float(slope), "offset": float(offset)})
+
+
 def operand(imp: Importer, value: object) -> str:
     """A tensor, or a number as a constant."""
     if isinstance(value, int | float):
@@ -171,18 +178,19 @@ def operand(imp: Importer, value: object) -> str:
     return imp.tensor(value)
 
 
-def scaled(imp: Importer, x: str, factor: float) -> str:
-    return x if factor == 1 else imp.add("mul", [x, operand(imp, factor)])
-
-
 @from_torch("aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.sub_.Tensor")
 @from_torch("aten.add.Scalar", "aten.sub.Scalar", "aten.rsub.Scalar", "aten.rsub.Tensor")
 def _torch_sum(imp: Importer, call: Call) -> str:
-    name = call.target.split(".")[1].rstrip("_")
-    a, b = (operand(imp, value) for value in call.args[:2])
+    name, alpha = call.target.split(".")[1].rstrip("_"), float(call.arg(2, 1))
+    a, b = call.args[:2]
+    if isinstance(b, int | float):
+        shift = alpha * float(b)
+        if name == "rsub":
+            return affine(imp, imp.tensor(a), -alpha, float(b))
+        return affine(imp, imp.tensor(a), 1.0, shift if name == "add" else -shift)
     if name == "rsub":
         a, b, name = b, a, "sub"
-    return imp.add(name, [a, scaled(imp, b, float(call.arg(2, 1)))])
+    return imp.add(name, [operand(imp, a), affine(imp, imp.tensor(b), alpha)])
 
 
 _TORCH_NAMES = {
@@ -201,7 +209,10 @@ _TORCH_NAMES = {
 
 @from_torch(*_TORCH_NAMES)
 def _torch_binary(imp: Importer, call: Call) -> str:
-    return imp.add(_TORCH_NAMES[call.target], [operand(imp, value) for value in call.args[:2]])
+    op, (a, b) = _TORCH_NAMES[call.target], call.args[:2]
+    if isinstance(b, int | float) and op in ("mul", "div"):
+        return affine(imp, imp.tensor(a), float(b) if op == "mul" else 1 / float(b))
+    return imp.add(op, [operand(imp, a), operand(imp, b)])
 
 
 _ONNX_NAMES = {

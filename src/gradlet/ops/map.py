@@ -134,12 +134,11 @@ def _inner_slope(x: Array) -> Array:
 
 def _gelu_tanh_slope(x: Array, sign: float = 1.0) -> Array:
     """With sign -1 the sum of the sizes of its terms, grown as the sigmoid's argument is lost."""
-    s = _sigmoid(_inner(x))
-    if sign > 0:
-        slope: Array = s + x * s * (1 - s) * _inner_slope(x)
-        return slope
-    sizes: Array = (s + np.abs(x) * s * (1 - s) * _inner_slope(x)) * (1 + np.abs(_inner(x)))
-    return sizes
+    s: Array = _sigmoid(_inner(x))
+    rise: Array = s * (1 - s) * _inner_slope(x)
+    size: Array = (s + np.abs(x) * rise) * (1 + np.abs(_inner(x)))
+    exact: Array = s + x * rise
+    return exact if sign > 0 else size
 
 
 def _power(x: Array, exponent: float) -> Array:
@@ -187,6 +186,14 @@ FUNCTIONS = (
         "F.hardtanh({x}, {a}, {b})",
         numbers=("low", "high"),
         exact=True,
+    ),
+    Function(
+        "affine",
+        lambda x, a, b: a * x + b,
+        lambda x, a, b: np.full_like(x, a),
+        "({a} * {x} + {b})",
+        numbers=("slope", "offset"),
+        value_size=lambda x, a, b: np.abs(a * x) + abs(b),
     ),
     Function(
         "leaky_relu",

@@ -24,7 +24,7 @@ class Update(Op):
     remembers: ClassVar[Mapping[str, str]] = {}  # slot: its name in the state of torch.optim
     torch_optimizer: ClassVar[str]
     family: ClassVar[str] = "sgd"
-    roundings: ClassVar[int] = 2
+    additions: ClassVar[int] = 2
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         count = len(self.outputs)
@@ -35,7 +35,7 @@ class Update(Op):
         return (ins[0],) * count
 
     def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, self.roundings * site.outs[0].elements)
+        return Work(0, site.moved_bytes, self.additions * site.outs[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return same_index_axes(site.outs[0].shape, ("w", "g", *self.remembers, *self.outputs))
@@ -77,7 +77,7 @@ class Momentum(Update):
         "torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, momentum=momentum, "
         "nesterov=bool(nesterov))"
     )
-    roundings = 4
+    additions = 4
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         w, g, (lr, weight_decay, momentum, nesterov), m = ins
@@ -103,7 +103,7 @@ class _Adam(Update):
     hyper = ("lr", "weight_decay", "beta1", "beta2", "eps")
     remembers: ClassVar[Mapping[str, str]] = {"m": "exp_avg", "v": "exp_avg_sq"}
     family = "adam"
-    roundings = 8
+    additions = 8
     decoupled: ClassVar[bool]
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:

@@ -23,7 +23,7 @@ from gradlet.ops.base import (
     ints,
     register,
 )
-from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.elementwise import affine, reduce_to
 from gradlet.ops.pointwise import (
     broadcast,
     broadcast_axes,
@@ -35,6 +35,27 @@ from gradlet.ops.pointwise import (
 from gradlet.ops.pool_import import global_average
 
 
+def reduced_shape(attrs: Attrs, shape: Shape) -> Shape:
+    axes = ints(attrs, "axes")
+    if any(axis < 0 or axis >= len(shape) for axis in axes):
+        raise ShapeError(f"axes {axes} are outside the shape")
+    return tuple(n for dim, n in enumerate(shape) if dim not in axes)
+
+
+def reduction_sizes(shape: Shape, attrs: Attrs) -> dict[str, tuple[int, ...]]:
+    """Extents and steps of what is kept and of what is reduced, for the kernels."""
+    reduced, steps = ints(attrs, "axes"), row_major(shape)
+    sizes: dict[str, tuple[int, ...]] = {}
+    for part, dims in (
+        ("keep", [d for d in range(len(shape)) if d not in reduced]),
+        ("sum", [d for d in range(len(shape)) if d in reduced]),
+    ):
+        extents, (strides,) = merge(tuple(shape[d] for d in dims), [tuple(steps[d] for d in dims)])
+        sizes[f"{part}_extent"] = padded(extents, 1)
+        sizes[f"{part}_step"] = padded(strides, 0)
+    return sizes
+
+
 @register
 class Sum(Op):
     name = "sum"
@@ -42,10 +63,7 @@ class Sum(Op):
     linear = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        axes = ints(attrs, "axes")
-        if any(axis < 0 or axis >= len(ins[0]) for axis in axes):
-            raise ShapeError(f"axes {axes} are outside the shape")
-        return (tuple(n for dim, n in enumerate(ins[0]) if dim not in axes),)
+        return (reduced_shape(attrs, ins[0]),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.asarray(ins[0].sum(axis=ints(attrs, "axes"))),)
@@ -73,19 +91,7 @@ class Sum(Op):
         return tuple(axes)
 
     def lower(self, site: Site) -> Lowering:
-        shape, reduced = site.ins[0].shape, ints(site.attrs, "axes")
-        steps = row_major(shape)
-        sizes: dict[str, tuple[int, ...]] = {}
-        for part, dims in (
-            ("keep", [d for d in range(len(shape)) if d not in reduced]),
-            ("sum", [d for d in range(len(shape)) if d in reduced]),
-        ):
-            extents, (strides,) = merge(
-                tuple(shape[d] for d in dims), [tuple(steps[d] for d in dims)]
-            )
-            sizes[f"{part}_extent"] = padded(extents, 1)
-            sizes[f"{part}_step"] = padded(strides, 0)
-        return Lowering("reduce", "sum", sizes)
+        return Lowering("reduce", "sum", reduction_sizes(site.ins[0].shape, site.attrs))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.sum({ints(attrs, 'axes')})"
@@ -128,28 +134,60 @@ class Expand(Op):
         return f"{ins[0]}.expand({ints(attrs, 'shape')})"
 
 
-def _sum(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:
-    shape = imp.shape(x)
-    chosen = sorted({a % len(shape) for a in axes}) if axes else list(range(len(shape)))
-    y = imp.add("sum", [x], {"axes": tuple(chosen)}) if chosen else x
-    if not keepdim:
-        return y
-    kept = tuple(1 if dim in chosen else n for dim, n in enumerate(shape))
+def keepdims(imp: Importer, y: str, full: Shape, axes: Sequence[int]) -> str:
+    """Put the reduced dimensions back as ones."""
+    kept = tuple(1 if dim in axes else n for dim, n in enumerate(full))
     return imp.add("reshape", [y], {"shape": kept})
 
 
-def _mean(imp: Importer, x: str, axes: Sequence[int], keepdim: bool) -> str:
+def _chosen(imp: Importer, x: str, axes: Sequence[int] | None) -> list[int]:
     rank = len(imp.shape(x))
-    if sorted(axis % rank for axis in axes) != [rank - 2, rank - 1] or rank not in (3, 4):
-        raise imp.unsupported("a mean over other dimensions than the last two of a feature map")
-    y = global_average(imp, x)
-    return y if keepdim else imp.add("reshape", [y], {"shape": imp.shape(y)[:-2]})
+    return sorted({axis % rank for axis in axes}) if axes else list(range(rank))
 
 
-@from_torch("aten.mean.dim")
+def _sum(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:
+    chosen = _chosen(imp, x, axes)
+    y = imp.add("sum", [x], {"axes": tuple(chosen)}) if chosen else x
+    return keepdims(imp, y, imp.shape(x), chosen) if keepdim else y
+
+
+def _mean(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:
+    chosen, rank = _chosen(imp, x, axes), len(imp.shape(x))
+    if chosen == [rank - 2, rank - 1] and rank in (3, 4):
+        y = global_average(imp, x)
+        return y if keepdim else imp.add("reshape", [y], {"shape": imp.shape(y)[:-2]})
+    return affine(imp, _sum(imp, x, axes, keepdim), 1 / _count(imp, x, chosen))
+
+
+def _count(imp: Importer, x: str, axes: Sequence[int]) -> int:
+    return int(np.prod([imp.shape(x)[axis] for axis in axes], dtype=int))
+
+
+def _variance(
+    imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool, correction: float
+) -> str:
+    count = _count(imp, x, _chosen(imp, x, axes))
+    if count - correction <= 0:
+        raise imp.unsupported(f"a variance of {count} elements with a correction of {correction}")
+    away = imp.add("sub", [x, _mean(imp, x, axes, True)])
+    total = _sum(imp, imp.add("mul", [away, away]), axes, keepdim)
+    return affine(imp, total, 1 / (count - correction))
+
+
+@from_torch("aten.mean.dim", "aten.mean.default")
 def _torch_mean(imp: Importer, call: Call) -> str:
-    x, axes, keepdim = call.args[:3]
-    return _mean(imp, imp.tensor(x), axes, bool(keepdim))
+    whole = call.target == "aten.mean.default"
+    axes, keepdim = (None, False) if whole else (call.args[1], bool(call.args[2]))
+    return _mean(imp, imp.tensor(call.args[0]), axes, keepdim)
+
+
+@from_torch("aten.var.correction", "aten.std.correction", "aten.var.dim", "aten.std.dim")
+def _torch_var(imp: Importer, call: Call) -> str:
+    """The third argument is a number, or says whether the divisor is one less."""
+    x, axes, correction, keepdim = call.args[:4]
+    divisor = 1.0 if correction is None else float(correction)
+    y = _variance(imp, imp.tensor(x), axes, bool(keepdim), divisor)
+    return y if "var" in call.target else imp.add("sqrt", [y])
 
 
 @from_torch("aten.sum.dim_IntList", "aten.sum.default")
@@ -173,12 +211,12 @@ def _onnx_reduce(imp: Importer, call: Call) -> str:
     axes: Any = call.attrs.get("axes")  # an operand since opset 13 (sum) or 18 (mean)
     if axes is None and call.arg(1) is not None:
         axes = [int(axis) for axis in imp.static(call.args[1])]
-    x, keepdims = imp.tensor(call.args[0]), bool(call.attrs.get("keepdims", 1))
+    x, keepdim = imp.tensor(call.args[0]), bool(call.attrs.get("keepdims", 1))
     if not axes and call.attrs.get("noop_with_empty_axes", 0):
         return x
     if call.target == "ReduceSum":
-        return _sum(imp, x, axes, keepdims)
-    return _mean(imp, x, axes or range(len(imp.shape(x))), keepdims)
+        return _sum(imp, x, axes, keepdim)
+    return _mean(imp, x, axes, keepdim)
 
 
 @from_onnx("Expand")

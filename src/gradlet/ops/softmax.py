@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -33,9 +33,11 @@ class _Softmax(Op):
             raise ShapeError("gradient and output differ in shape")
         return (ins[0],)
 
+    def roundings(self, site: Site, out: Tensor) -> float:
+        return 8 + out.shape[integer(site.attrs, "axis")]
+
     def work(self, site: Site) -> Work:
-        count = site.outs[0].shape[integer(site.attrs, "axis")]
-        return Work(0, site.moved_bytes, site.outs[0].elements * (count + 8))
+        return Work(site.outs[0].elements, site.moved_bytes, 2 * site.outs[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         every = same_index_axes(site.outs[0].shape, (*self.inputs, *self.outputs))

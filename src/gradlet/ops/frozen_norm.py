@@ -1,0 +1,182 @@
+"""Normalisation by given statistics, and the update of running ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import (
+    Axis,
+    Emitter,
+    Lowering,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    number,
+    register,
+)
+from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.pointwise import same_index_axes
+
+
+def _column(value: Array, rank: int) -> Array:
+    return value.reshape(-1, *(1,) * (rank - 2))
+
+
+def _sizes(attrs: Attrs, x: Shape) -> dict[str, int | float | tuple[int, ...]]:
+    inner = int(np.prod(x[2:], dtype=int))
+    return {"outer": x[0], "channels": x[1], "inner": inner, "eps": number(attrs, "eps")}
+
+
+def _axes(shape: Shape, large: Sequence[str], small: Sequence[str]) -> tuple[Axis, ...]:
+    """Every dimension is free; the second one also runs along the channels' numbers."""
+    return tuple(
+        Axis(
+            f"dim{dim}",
+            extent,
+            (*(Span(n, dim) for n in large), *(Span(n, 0) for n in small if dim == 1)),
+        )
+        for dim, extent in enumerate(shape)
+    )
+
+
+@register
+class FrozenNorm(Op):
+    """(x - mean) / sqrt(var + eps) * w + b by channel; no gradient flows to the statistics."""
+
+    name = "frozen_norm"
+    inputs = ("x", "mean", "var", "w?", "b?")
+    overwrites = ("x",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if len(ins[0]) < 2 or any(shape != ins[0][1:2] for shape in ins[1:]):
+            raise ShapeError("statistics, weight and bias need one number per channel")
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        x, mean, var, *affine = ins[0], *(_column(value, ins[0].ndim) for value in ins[1:])
+        y = (x - mean) / np.sqrt(var + number(attrs, "eps"))
+        y = y * affine[0] if affine else y
+        return (y + affine[1] if len(affine) > 1 else y,)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        x, mean, var, *affine = (np.abs(value) for value in ins)
+        return self.reference(attrs, x, -mean, var, *affine)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        (grad,), result = grads, {}
+        x, mean, var, *affine = site.node.inputs
+        rank = len(site.ins[0].shape)
+        if "w" in wanted:
+            plain = emit.add("frozen_norm", [x, mean, var], site.attrs)
+            result["w"] = _by_channel(emit, emit.add("mul", [plain, grad]), rank)
+        if "b" in wanted:
+            result["b"] = _by_channel(emit, grad, rank)
+        if "x" in wanted:
+            result["x"] = emit.add("frozen_norm_grad", [grad, var, *affine[:1]], site.attrs)
+        return result
+
+    def work(self, site: Site) -> Work:
+        return Work(site.outs[0].elements, site.moved_bytes, 4 * site.outs[0].elements)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return _axes(site.ins[0].shape, ("x", "y"), ("mean", "var", "w", "b"))
+
+    def lower(self, site: Site) -> Lowering:
+        return Lowering("frozen_norm", "forward", _sizes(site.attrs, site.ins[0].shape))
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        weights = ", ".join(ins[3:] or ("None",))
+        return f"F.batch_norm({', '.join(ins[:3])}, {weights}, eps={attrs['eps']})"
+
+
+def _by_channel(emit: Emitter, grad: str, rank: int) -> str:
+    """Sums over all dimensions but the second."""
+    channels = emit.shape(grad)[1]
+    column = reduce_to(emit, grad, (channels, *(1,) * (rank - 2)))
+    return column if rank == 2 else emit.add("reshape", [column], {"shape": (channels,)})
+
+
+@register
+class FrozenNormGrad(Op):
+    name = "frozen_norm_grad"
+    inputs = ("dy", "var", "w?")
+    outputs = ("dx",)
+    overwrites = ("dy",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        dy, var, *weight = ins[0], *(_column(value, ins[0].ndim) for value in ins[1:])
+        dx = dy / np.sqrt(var + number(attrs, "eps"))
+        return (dx * weight[0] if weight else dx,)
+
+    def work(self, site: Site) -> Work:
+        return Work(0, site.moved_bytes, 4 * site.outs[0].elements)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return _axes(site.ins[0].shape, ("dy", "dx"), ("var", "w"))
+
+    def lower(self, site: Site) -> Lowering:
+        return Lowering("frozen_norm", "input_grad", _sizes(site.attrs, site.ins[0].shape))
+
+
+@register
+class Blend(Op):
+    """(1 - momentum) * old + momentum * scale * new: a running mean takes a step."""
+
+    name = "blend"
+    inputs = ("old", "new")
+    overwrites = ("old", "new")
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if ins[0] != ins[1]:
+            raise ShapeError("old and new value differ in shape")
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        keep, take = _shares(attrs)
+        return (keep * ins[0] + take * ins[1],)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        keep, take = _shares(attrs)
+        return (np.abs(keep * ins[0]) + np.abs(take * ins[1]),)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        shares = dict(zip(("old", "new"), _shares(site.attrs), strict=True))
+        return {
+            slot: emit.add("affine", [grads[0]], {"slope": shares[slot], "offset": 0.0})
+            for slot in wanted
+        }
+
+    def work(self, site: Site) -> Work:
+        return Work(site.outs[0].elements, site.moved_bytes, 2 * site.outs[0].elements)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return same_index_axes(site.outs[0].shape, ("old", "new", "y"))
+
+    def lower(self, site: Site) -> Lowering:
+        keep, take = _shares(site.attrs)
+        sizes = {"count": site.outs[0].elements, "keep": keep, "take": take}
+        return Lowering("blend", "step", sizes)
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        keep, take = _shares(attrs)
+        return f"{keep!r} * {ins[0]} + {take!r} * {ins[1]}"
+
+
+def _shares(attrs: Attrs) -> tuple[float, float]:
+    momentum = number(attrs, "momentum")
+    return 1 - momentum, momentum * number(attrs, "scale")

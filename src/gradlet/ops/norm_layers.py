@@ -1,0 +1,154 @@
+"""How the front ends spell batch, layer, group, instance and RMS norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradlet.graph import Attrs
+from gradlet.ops.base import Call, Importer, from_onnx, from_torch
+from gradlet.ops.elementwise import affine
+from gradlet.ops.reduce import keepdims
+
+SINGLE_EPS = float(np.finfo(np.float32).eps)  # what PyTorch's RMS norm takes unless told
+
+
+def _attrs(axes: Sequence[int], eps: float, *, center: bool = True) -> Attrs:
+    return {"axes": tuple(axes), "eps": eps, "center": center}
+
+
+def _optional(imp: Importer, values: Sequence[Any]) -> list[str]:
+    """Weight and bias, as far as they are there; a bias alone is not one of the op's forms."""
+    weight, bias = values
+    if weight is None and bias is not None:
+        raise imp.unsupported("a norm with a bias but no weight")
+    return [imp.param(value) for value in (weight, bias) if value is not None]
+
+
+def _shaped(imp: Importer, names: Sequence[str], shape: tuple[int, ...]) -> list[str]:
+    return [
+        name if imp.shape(name) == shape else imp.add("reshape", [name], {"shape": shape})
+        for name in names
+    ]
+
+
+@from_torch("aten.batch_norm.default")
+def _torch_batch_norm(imp: Importer, call: Call) -> str:
+    x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
+    mean, var, training, momentum, eps = call.args[3:8]
+    shape = imp.shape(x)
+    if not training:
+        given = [imp.tensor(mean), imp.tensor(var)]
+        return imp.add("frozen_norm", [x, *given, *weights], {"eps": float(eps)})
+    axes = tuple(dim for dim in range(len(shape)) if dim != 1)
+    if mean is not None:
+        _track(imp, x, axes, imp.tensor(mean), imp.tensor(var), momentum)
+    column = (shape[1], *(1,) * (len(shape) - 2))
+    return imp.add("normalize", [x, *_shaped(imp, weights, column)], _attrs(axes, float(eps)))
+
+
+def _track(
+    imp: Importer, x: str, axes: tuple[int, ...], mean: str, var: str, momentum: float
+) -> None:
+    """Running statistics take a step towards those of the batch, its variance without bias."""
+    count = int(np.prod([imp.shape(x)[axis] for axis in axes], dtype=int))
+    batch_mean = affine(imp, imp.add("sum", [x], {"axes": axes}), 1 / count)
+    batch_var = imp.add("variance", [x], {"axes": axes})
+    step = {"momentum": float(momentum), "scale": 1.0}
+    imp.update(mean, imp.add("blend", [mean, batch_mean], step))
+    step["scale"] = count / (count - 1)
+    imp.update(var, imp.add("blend", [var, batch_var], step))
+
+
+@from_torch("aten.layer_norm.default", "aten.rms_norm.default")
+def _torch_layer_norm(imp: Importer, call: Call) -> str:
+    center = "layer_norm" in call.target
+    x, weights = imp.tensor(call.args[0]), (call.args[2:4] if center else [call.arg(2), None])
+    eps = float(call.arg(4, 1e-5) if center else call.arg(3, SINGLE_EPS))
+    rank = len(imp.shape(x))
+    axes = range(rank - len(call.args[1]), rank)
+    attrs = _attrs(axes, eps, center=center)
+    return imp.add("normalize", [x, *_optional(imp, weights)], attrs)
+
+
+def _grouped(imp: Importer, x: str, groups: int, weights: Sequence[str], eps: float) -> str:
+    """x[batch, channels, ...] with its channels in groups of neighbours."""
+    shape = imp.shape(x)
+    if shape[1] % groups:
+        raise imp.unsupported(f"{shape[1]} channels in {groups} groups")
+    inside = shape[1] // groups
+    apart = imp.add("reshape", [x], {"shape": (shape[0], groups, inside, *shape[2:])})
+    column = (groups, inside, *(1,) * (len(shape) - 2))
+    attrs = _attrs(range(2, len(shape) + 1), eps)
+    y = imp.add("normalize", [apart, *_shaped(imp, weights, column)], attrs)
+    return imp.add("reshape", [y], {"shape": shape})
+
+
+@from_torch("aten.group_norm.default")
+def _torch_group_norm(imp: Importer, call: Call) -> str:
+    x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[2:4])
+    return _grouped(imp, x, int(call.args[1]), weights, float(call.arg(4, 1e-5)))
+
+
+@from_torch("aten.instance_norm.default")
+def _torch_instance_norm(imp: Importer, call: Call) -> str:
+    x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
+    mean, var, own, _, eps = call.args[3:8]
+    if not own:
+        given = [imp.tensor(mean), imp.tensor(var)]
+        return imp.add("frozen_norm", [x, *given, *weights], {"eps": float(eps)})
+    if mean is not None:
+        raise imp.unsupported("an instance norm that tracks running statistics")
+    return _instances(imp, x, weights, float(eps))
+
+
+def _instances(imp: Importer, x: str, weights: Sequence[str], eps: float) -> str:
+    shape = imp.shape(x)
+    column = (shape[1], *(1,) * (len(shape) - 2))
+    attrs = _attrs(range(2, len(shape)), eps)
+    return imp.add("normalize", [x, *_shaped(imp, weights, column)], attrs)
+
+
+@from_onnx("BatchNormalization")
+def _onnx_batch_norm(imp: Importer, call: Call) -> str:
+    if call.attrs.get("training_mode", 0):
+        raise imp.unsupported("training_mode: PyTorch exports it wrong; capture the module itself")
+    x, mean, var = (imp.tensor(call.args[i]) for i in (0, 3, 4))
+    weights = _optional(imp, call.args[1:3])
+    eps = {"eps": float(call.attrs.get("epsilon", 1e-5))}
+    return imp.add("frozen_norm", [x, mean, var, *weights], eps)
+
+
+@from_onnx("LayerNormalization", "RMSNormalization")
+def _onnx_layer_norm(imp: Importer, call: Call) -> list[str]:
+    """The result, and for those who ask the mean and the inverse deviation."""
+    x, weights = imp.tensor(call.args[0]), _optional(imp, (call.arg(1), call.arg(2)))
+    rank = len(imp.shape(x))
+    axes = tuple(range(int(call.attrs.get("axis", -1)) % rank, rank))
+    eps = float(call.attrs.get("epsilon", 1e-5))
+    attrs = _attrs(axes, eps, center=call.target == "LayerNormalization")
+    results = [imp.add("normalize", [x, *weights], attrs)]
+    if call.results > 1:
+        count = int(np.prod(imp.shape(x)[axes[0] :]))
+        mean = affine(imp, imp.add("sum", [x], {"axes": axes}), 1 / count)
+        shifted = affine(imp, imp.add("variance", [x], {"axes": axes}), 1.0, eps)
+        inverse = imp.add("reciprocal", [imp.add("sqrt", [shifted])])
+        results += [keepdims(imp, name, imp.shape(x), axes) for name in (mean, inverse)]
+    return results
+
+
+@from_onnx("GroupNormalization")
+def _onnx_group_norm(imp: Importer, call: Call) -> str:
+    x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
+    if any(imp.shape(name) != imp.shape(x)[1:2] for name in weights):
+        raise imp.unsupported("one weight per group; there is one per channel since opset 21")
+    eps = float(call.attrs.get("epsilon", 1e-5))
+    return _grouped(imp, x, int(call.need("num_groups")), weights, eps)
+
+
+@from_onnx("InstanceNormalization")
+def _onnx_instance_norm(imp: Importer, call: Call) -> str:
+    x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
+    return _instances(imp, x, weights, float(call.attrs.get("epsilon", 1e-5)))

@@ -1,0 +1,199 @@
+"""Losses that compare numbers with numbers: a table of facts, and the two ops that each makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, register
+from gradlet.ops.pointwise import same_index_axes
+
+Formula = Callable[[Array, Array, float], Array]
+"""Of the output, the target, and delta."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    name: str
+    value: Formula
+    slope: Formula
+    torch: str  # of x, t, delta and r, the reduction
+    size: Formula  # of the terms that may cancel in value or slope
+
+
+def _distance(x: Array, t: Array, d: float) -> Array:
+    return np.abs(x) + np.abs(t)
+
+
+def _huber(x: Array, t: Array, d: float) -> Array:
+    away: Array = np.abs(x - t)
+    return np.where(away < d, 0.5 * away * away, d * (away - 0.5 * d))
+
+
+def _edge(x: Array, t: Array) -> float:
+    """Where berHu turns from a distance into a square: a fifth of the largest distance."""
+    return 0.2 * float(np.abs(x - t).max())
+
+
+def _berhu(x: Array, t: Array, d: float) -> Array:
+    away: Array = np.abs(x - t)
+    edge = _edge(x, t)
+    return np.where(away <= edge, away, (away * away + edge * edge) / (2 * (edge or 1.0)))
+
+
+def _berhu_slope(x: Array, t: Array, d: float) -> Array:
+    away: Array = x - t
+    edge = _edge(x, t)
+    return np.where(np.abs(away) <= edge, np.sign(away), away / (edge or 1.0))
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+TABLE = (
+    Loss(
+        "mse",
+        lambda x, t, d: np.square(x - t),
+        lambda x, t, d: 2 * (x - t),
+        "F.mse_loss({x}, {t}, reduction={r})",
+        _distance,
+    ),
+    Loss(
+        "l1",
+        lambda x, t, d: np.abs(x - t),
+        lambda x, t, d: np.sign(x - t),
+        "F.l1_loss({x}, {t}, reduction={r})",
+        _distance,
+    ),
+    Loss(
+        "huber",
+        _huber,
+        lambda x, t, d: np.clip(x - t, -d, d),
+        "F.huber_loss({x}, {t}, reduction={r}, delta={delta})",
+        _distance,
+    ),
+    Loss(
+        "smooth_l1",
+        lambda x, t, d: _huber(x, t, d) / d if d else np.abs(x - t),
+        lambda x, t, d: np.clip((x - t) / d, -1, 1) if d else np.sign(x - t),
+        "F.smooth_l1_loss({x}, {t}, reduction={r}, beta={delta})",
+        _distance,
+    ),
+    Loss("berhu", _berhu, _berhu_slope, "_berhu({x}, {t}, {r})", _distance),
+    Loss(
+        "bce_with_logits",
+        lambda x, t, d: np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x))),
+        lambda x, t, d: _sigmoid(x) - t,
+        "F.binary_cross_entropy_with_logits({x}, {t}, reduction={r})",
+        lambda x, t, d: np.abs(x) + np.abs(x * t) + 1 + np.abs(t),
+    ),
+)
+POINTWISE = tuple(row.name for row in TABLE)
+
+
+def _delta(attrs: Attrs) -> float:
+    return float(attrs.get("delta", 1.0))  # type: ignore[arg-type]
+
+
+def _divisor(attrs: Attrs, count: int) -> int:
+    return count if attrs.get("reduction", "mean") == "mean" else 1
+
+
+class _Pointwise(Op):
+    row: ClassVar[Loss]
+
+    def lower(self, site: Site) -> Lowering:
+        count = site.ins[0].elements
+        mean = int(_divisor(site.attrs, 2) == 2)
+        sizes = {"count": count, "mean": mean, "delta": _delta(site.attrs)}
+        return Lowering("regression", self.name, sizes)
+
+
+class _Forward(_Pointwise):
+    inputs = ("x", "target")
+    outputs = ("loss",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if ins[0] != ins[1]:
+            raise ShapeError("output and target differ in shape")
+        return ((),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        total = self.row.value(ins[0], ins[1], _delta(attrs)).sum()
+        return (np.asarray(total / _divisor(attrs, ins[0].size)),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Every term errs by its slope times what the difference loses, and by its own rounding."""
+        x, target, delta = ins[0], ins[1], _delta(attrs)
+        terms = np.abs(self.row.slope(x, target, delta)) * self.row.size(x, target, delta)
+        total = (np.abs(self.row.value(x, target, delta)) + terms / terms.size).sum()
+        return (np.asarray(total / _divisor(attrs, ins[0].size)),)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        return {"x": emit.add(f"{self.name}_grad", [*site.node.inputs, grads[0]], site.attrs)}
+
+    def work(self, site: Site) -> Work:
+        return Work(0, site.moved_bytes, site.ins[0].elements)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return tuple(
+            Axis(axis.name, axis.size, axis.spans, reduction=True)
+            for axis in same_index_axes(site.ins[0].shape, ("x", "target"))
+        )
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        reduction = repr(attrs.get("reduction", "mean"))
+        return self.row.torch.format(x=ins[0], t=ins[1], delta=_delta(attrs), r=reduction)
+
+
+class _Gradient(_Pointwise):
+    inputs = ("x", "target", "dloss")
+    outputs = ("dx",)
+    overwrites = ("x",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        slope = self.row.slope(ins[0], ins[1], _delta(attrs))
+        return (slope * (ins[2] / _divisor(attrs, ins[0].size)),)
+
+    def work(self, site: Site) -> Work:
+        return Work(0, site.moved_bytes, 4 * site.ins[0].elements)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        if self.row.name == "berhu":  # the largest distance is that of all elements
+            return ()
+        return same_index_axes(site.outs[0].shape, ("x", "target", "dx"))
+
+
+class _SigmoidGradient(_Gradient):
+    """The sigmoid is rounded before the target is taken from it."""
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        size = _sigmoid(ins[0]) + np.abs(ins[1])
+        return (size * np.abs(ins[2] / _divisor(attrs, ins[0].size)),)
+
+
+def _define(row: Loss) -> None:
+    register(type(row.name, (_Forward,), {"name": row.name, "row": row}))
+    base = _SigmoidGradient if row.name == "bce_with_logits" else _Gradient
+    facts: dict[str, object] = {"name": f"{row.name}_grad", "row": row}
+    if row.name == "berhu":  # every core reads all elements for the largest distance
+        facts["overwrites"] = ()
+    register(type(f"{row.name}_grad", (base,), facts))
+
+
+for _row in TABLE:
+    _define(_row)
