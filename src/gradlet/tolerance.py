@@ -95,6 +95,7 @@ def _tolerance(
     exact: Mapping[str, Array], trials: Sequence[Mapping[str, Array]], spread: Spread, name: str
 ) -> Array:
     deviation = np.max([np.abs(trial[name] - exact[name]) for trial in trials], axis=0)
+    deviation = np.nan_to_num(deviation, nan=0.0)  # where the result itself is no number
     own = spread.get(name, np.zeros_like(exact[name]))
     result: Array = MARGIN * np.maximum(np.maximum(deviation, _typical(deviation)), own)
     return result

@@ -23,17 +23,22 @@ from gradlet.tolerance import expect_forward
 REFUSALS = (
     r"has opset \d+; 13 to",
     "size of dimension . is unknown",  # zero-size tensors
-    "other than two spatial dimensions",
+    "other than one or two spatial dimensions",
     "exceeds half the kernel",
-    "ceil_mode",
     "dropout in training mode",
     "alpha or beta other than 1",
     "batch dimensions .* differ",
     "a vector on the right",
     "anything but zeros",
-    "a mean over other dimensions",
     "an empty slice",
     "a slice with step -",
+    "Resize by mode=",
+    "pytorch_half_pixel to a single row",
+    "an exponent that is not a single number",
+    "depends on the data; it must be a constant",
+    "output_shape or auto_pad of ConvTranspose",
+    "training_mode",
+    "a dilated average",
 )
 
 
@@ -107,7 +112,8 @@ def outcome(index: int) -> str:
             return f"{case.name}: shape {exact[name].shape}, not {expected.shape}"
         # the package's own figures are float32, or rounded to a few digits in its source
         slack = case.rtol * np.abs(expected) + case.atol
-        if not (np.abs(exact[name] - expected) <= allowed[name] + slack).all():
+        wrong = ~(np.abs(exact[name] - expected) <= allowed[name] + slack)
+        if (wrong & ~(np.isnan(expected) & np.isnan(exact[name]))).any():
             return f"{case.name}: wrong values"
     return "passed"
 
