@@ -189,6 +189,15 @@ def test_order_keeps_forward_before_backward() -> None:
     assert phases.index("backward") == len([p for p in phases if p == "forward"])
 
 
+def test_running_statistics_move_after_the_prediction() -> None:
+    """predict() runs the calls before the loss: none of them may change a state."""
+    result = plan(graph_of("norms"), load_target("host"))
+    loss = next(i for i, call in enumerate(result.calls) if "loss" in call.outputs)
+    states = {new for _, new in result.graph.updates}
+    assert any(states.intersection(call.outputs) for call in result.calls)
+    assert all(states.isdisjoint(call.outputs) for call in result.calls[:loss])
+
+
 def test_a_model_that_does_not_fit_says_what_is_missing() -> None:
     with pytest.raises(DoesNotFit) as caught:
         plan(graph_of("lenet"), load_target("host", sizes={"RAM": "4k"}))

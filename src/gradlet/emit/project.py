@@ -278,13 +278,14 @@ def _size(value: Any) -> str:
 
 def _parts(plan: Plan, calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The static functions of net.c, each with its calls."""
-    loss_node = plan.graph.producer()[plan.graph.loss].name
+    after_predict = {plan.graph.loss, *(new for _, new in plan.graph.updates)}
     parts: dict[str, list[dict[str, Any]]] = {"predict": [], "compare": [], "learn": []}
     if plan.graph.accumulate > 1:
         parts["update"] = []
     for call, view in zip(plan.calls, calls, strict=True):
         if call.phase == "forward":
-            parts["compare" if loss_node in call.nodes else "predict"].append(view)
+            predicts = after_predict.isdisjoint(call.outputs)
+            parts["predict" if predicts else "compare"].append(view)
         elif call.phase == "update" and "update" in parts:
             parts["update"].append(view)
         else:

@@ -99,9 +99,13 @@ def _dependences(graph: Graph, units: list[Unit]) -> list[set[int]]:
         if new in writer:
             before[writer[new]].update(r for r in readers[old] if r != writer[new])
     _overwritten_in_turn(graph, writer, readers, before)
-    forward = [i for i, unit in enumerate(units) if unit.phase == "forward"]
+    kept = {new for _, new in graph.updates}
+    forward = sorted(
+        (i for i, unit in enumerate(units) if unit.phase == "forward"),
+        key=lambda i: not kept.isdisjoint(units[i].writes),
+    )  # running statistics come last: predict() runs what stands before the loss, and no more
     backward = [i for i, unit in enumerate(units) if unit.phase == "backward"]
-    for position, i in enumerate(forward[1:], start=1):  # predict() runs the forward part alone
+    for position, i in enumerate(forward[1:], start=1):
         before[i].add(forward[position - 1])
     for i, unit in enumerate(units):
         if unit.phase != "forward" and forward:
