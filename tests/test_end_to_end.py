@@ -279,7 +279,12 @@ def break_file(project: Project, pattern: str, old: str, new: str) -> None:
             "matmul_0",
         ),
         ("kernels/*pool_max_forward*.c", "value > top", "value >= top - 0.1f", "max_pool2d_0"),
-        ("kernels/*cross_entropy_grad*.c", "softmax - 1.0f", "softmax - 1.001f", "d_matmul_1"),
+        (
+            "kernels/*cross_entropy_grad*.c",
+            "softmax, all, -aim)",
+            "softmax, all, -1.001f * aim)",
+            "d_matmul_1",
+        ),
         (
             "kernels/*conv2d_weight_grad_sgd*.c",
             "sum[r][q] = total",
