@@ -137,7 +137,7 @@ class Op(ABC):
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         """The forward op as a PyTorch expression, for the oracle; gradients need none."""
-        raise NotImplementedError
+        raise GradletError(f"{self.name} has no PyTorch spelling")
 
     def dtypes(self, *ins: str) -> tuple[str, ...]:
         return (ins[0],) * len(self.outputs)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
@@ -52,7 +53,7 @@ class _Binary(Op):
 
     def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:
         """The gradient of one operand, as large as the result."""
-        raise NotImplementedError
+        raise GradletError(f"{self.name} cannot be differentiated")
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
