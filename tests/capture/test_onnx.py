@@ -11,6 +11,7 @@ import onnx.reference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from gradlet.capture.onnx import capture_onnx
 from gradlet.capture.onnx_file import module_path
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
@@ -319,3 +320,22 @@ def test_wrong_capture_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(ONNX, "Relu", nearly_relu)
     with pytest.raises(GradletError, match="does not compute what the file computes"):
         capture(relu([2, 8]), tmp_path)
+
+
+def test_gradients_reach_a_weight_through_arithmetic_on_it(tmp_path: Path) -> None:
+    """x * g + sum(g): folding the sum would lose a part of the gradient of g without a word."""
+    kind = TensorProto.FLOAT
+    gate = numpy_helper.from_array(np.arange(1, 4, dtype=np.float32), "g")
+    nodes = [
+        helper.make_node("Mul", ["x", "g"], ["scaled"]),
+        helper.make_node("ReduceSum", ["g"], ["total"], keepdims=0),
+        helper.make_node("Add", ["scaled", "total"], ["y"]),
+    ]
+    ends = [[helper.make_tensor_value_info(name, kind, [2, 3])] for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "m", *ends, [gate])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "m.onnx"
+    )
+    captured = capture_onnx(tmp_path / "m.onnx")
+    assert [node.op for node in captured.nodes if "g" in node.inputs] == ["mul", "sum"]
+    assert captured.tensors["g"].role == "param"
