@@ -17,9 +17,9 @@ from common import finish, parser, stderr
 from rich.table import Table
 
 import gradlet
-from gradlet import zoo
+from gradlet import compiler, zoo
 from gradlet.emit.project import Project
-from gradlet.engines import compiler, host
+from gradlet.engines import host
 from gradlet.recipe import Recipe
 
 ROUNDS = 5

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import gradlet
-from gradlet import zoo
+from gradlet import compiler, zoo
 from gradlet.api import training_graph
 from gradlet.emit.project import Project
-from gradlet.engines import compiler, host
+from gradlet.engines import host
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
 from gradlet.ops import OPS

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from gradlet.engines import compiler
+from gradlet import compiler
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.compiler import available
 from gradlet.dtypes import DTYPES
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.project import Project
 from gradlet.engines import host
-from gradlet.engines.compiler import available
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.compiler import Compiler, build_library, default
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project
-from gradlet.engines.compiler import Compiler, build_library, default
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array
