@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -98,16 +98,18 @@ def build_library(
     output: Path,
     *,
     include: Sequence[Path] = (),
-    defines: Sequence[str] = (),
+    defines: Mapping[Path, Sequence[str]] | None = None,
     compiler: Compiler | None = None,
     sanitize: bool = False,
 ) -> Path:
-    """Compile sources into one shared library; a failure shows what the compiler said."""
+    """Compile sources into one shared library; a failure shows what the compiler said.
+
+    defines: of each source its own, so that the others are found in the cache.
+    """
     compiler = compiler or default()
     options = [*COMMON, *compiler.native]
     options += [*compiler.sanitize, "-O1", "-g"] if sanitize else ["-O3"]
-    options += [f"-D{define}" for define in defines]
-    objects = compile_objects(compiler, options, sources, include)
+    objects = compile_objects(compiler, options, sources, include, defines or {})
     command = [*compiler.command, *options, "-shared", *map(str, objects), *compiler.link]
     run_compiler([*command, "-o", str(output)], output)
     return output
@@ -120,29 +122,33 @@ def build_program(
     flags: Sequence[str],
     script: Path,
     include: Sequence[Path] = (),
-    defines: Sequence[str] = (),
+    defines: Mapping[Path, Sequence[str]] | None = None,
 ) -> Path:
     """A bare-metal ELF; `flags` say for which processor, the script where everything lies."""
     compiler = zig()
     if compiler is None:
         raise GradletError(MISSING_ZIG)
-    options = [*DEVICE, *flags, *(f"-D{define}" for define in defines)]
-    objects = compile_objects(compiler, options, sources, include)
+    objects = compile_objects(compiler, [*DEVICE, *flags], sources, include, defines or {})
     link = [*flags, "-nostdlib", "-static", f"-Wl,-T,{script}", *map(str, objects)]
     run_compiler([*compiler.command, *link, "-o", str(output)], output)
     return output
 
 
 def compile_objects(
-    compiler: Compiler, options: Sequence[str], sources: Sequence[Path], include: Sequence[Path]
+    compiler: Compiler,
+    options: Sequence[str],
+    sources: Sequence[Path],
+    include: Sequence[Path],
+    defines: Mapping[Path, Sequence[str]],
 ) -> list[Path]:
     """The object file of each source, from the cache if the same text was compiled before."""
 
     def compiled(source: Path) -> Path:
-        path = cache_folder() / "objects" / f"{key(compiler, options, source, include)}.o"
+        own = [*options, *(f"-D{define}" for define in defines.get(source, ()))]
+        path = cache_folder() / "objects" / f"{key(compiler, own, source, include)}.o"
         if not path.exists():
             folders = [f"-I{folder}" for folder in include]
-            command = [*compiler.command, *options, *folders, "-c", str(source)]
+            command = [*compiler.command, *own, *folders, "-c", str(source)]
             _keep(command, source, path)
         return path
 

@@ -11,7 +11,7 @@ from typing import Any
 from gradlet.graph import Graph
 from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
-from gradlet.target import Target
+from gradlet.target import Memory, Target
 
 REGIONS = ("arena", "weights", "constants")
 """arena: activations, gradients, scratch. weights: what survives a step and changes. constants:
@@ -75,10 +75,17 @@ class Plan:
     def used(self) -> int:
         return sum(self.region_bytes(region) for region in REGIONS)
 
+    @property
+    def level(self) -> Memory:
+        """The memory that holds the data."""
+        name = self.buffers[0].level
+        return next(memory for memory in self.target.memories if memory.name == name)
+
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""
         levels = {m.name: {"used": 0, "size": m.size} for m in self.target.memories}
-        levels[self.target.memories[-1].name]["used"] = self.used
+        for region in REGIONS:
+            levels[self.level.name]["used"] += self.region_bytes(region)
         return {**levels, "lower_bound": self.lower_bound}
 
     def macs(self) -> dict[str, int]:

@@ -211,9 +211,15 @@ class Machine:
         if self._lib.sim_write(self._sim, address, data, len(data)):
             raise ValueError(f"{len(data)} bytes at {address:#010x} are not in L1 or L2")
 
-    def watch(self, address: int, size: int, *, read: bool, write: bool, initialised: bool) -> None:
-        """Say what the cores and the DMA may do with these bytes; a violation is a fault."""
-        permissions = int(read) | int(write) << 1 | int(initialised) << 2
+    def watch(
+        self, address: int, size: int, *, read: bool, write: bool, initialised: bool | None
+    ) -> None:
+        """Say what the cores and the DMA may do with these bytes; a violation is a fault.
+
+        initialised: whether there are values to read; None leaves that as it is.
+        """
+        known = 8 if initialised is None else int(initialised) << 2
+        permissions = int(read) | int(write) << 1 | known
         if self._lib.sim_watch(self._sim, address, size, permissions):
             raise ValueError(f"{size} bytes at {address:#010x} are not in L1 or L2")
 

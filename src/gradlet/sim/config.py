@@ -10,6 +10,8 @@ from typing import Any
 
 from gradlet.errors import GradletError
 
+BASES = {"L1": 0x10000000, "L2": 0x1C000000}
+"""Where the simulated memories begin."""
 TARGETS = Path(__file__).parent.parent / "targets"
 SWITCHES = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 SUFFIXES = {"k": 1024, "M": 1024 * 1024}
