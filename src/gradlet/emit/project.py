@@ -19,7 +19,7 @@ import numpy as np
 import gradlet
 from gradlet import kernels
 from gradlet.dtypes import DTYPES
-from gradlet.emit.golden import AT_END, Golden, golden
+from gradlet.emit.golden import AT_END, Golden, golden, sample_count
 from gradlet.emit.names import comment, identifiers, initializer, literal
 from gradlet.emit.oracle import oracle_source
 from gradlet.errors import GradletError
@@ -354,8 +354,7 @@ def _golden_view(
 ) -> dict[str, Any]:
     graph = plan.graph
     fed = {name: graph.samples[name] for name in (*graph.inputs, "target")}
-    count = min(len(value) for value in fed.values())
-    count = min(count, len(expected.losses) * graph.accumulate)
+    count = sample_count(plan)
     samples = [
         {**tensors[name], "rows": [initializer(sample) for sample in value[:count]]}
         for name, value in fed.items()
