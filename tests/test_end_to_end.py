@@ -48,7 +48,7 @@ def assert_passes(project: Project, steps: int = 5) -> Any:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_verifies(name: str, tmp_path: Path) -> None:
-    project = gradlet.build(f"zoo:{name}", tmp_path / "p")
+    project = gradlet.build(f"zoo:{name}", tmp_path / "p", target="host")
     verdict = assert_passes(project)
     listed = {row.name for row in verdict.tensors}
     graph = project.plan.graph

@@ -25,11 +25,11 @@ from gradlet import target as targets
 from gradlet.api import DEFAULT_TARGET, ENGINES, training_graph
 from gradlet.capture import Captured
 from gradlet.emit.project import parameter_count, refuse_foreign
+from gradlet.engines.costs import run_json, show_run
 from gradlet.errors import GradletError
 from gradlet.ops.losses import LOSSES
 from gradlet.plan.model import Plan
 from gradlet.recipe import Recipe, parse_loss
-from gradlet.runs import run_json, show_run
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.verify import Verdict
 
