@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradlet.plan.model import Call, Plan
-from gradlet.sim import Machine, Symbols
+from gradlet.sim import Fault, FaultKind, Machine, Symbols
 
-GUARD = 16
-"""Bytes at the end of each stack that nobody may touch."""
+FAR = 1024
+"""So far behind a tensor an address is told by it."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,17 @@ class Sanitizer:
         code, data = self.place["gl_program"], self.place["gl_data"]
         self._open(code, self.place["gl_program_end"] - code, write=False)
         self._open(data, self.place["gl_data_end"] - data, write=True)
-        stack = self.plan.target.stack
-        for core in range(self.plan.target.cores):
-            low = self.place["gl_stacks_end"] - stack * (core + 1)
-            self._open(low + GUARD, stack - GUARD, write=True)
+        self._give_stacks()
         for name in self.plan.graph.data:
             if name in self.plan.buffer_of():
                 self.was_fed(name)
+
+    def _give_stacks(self) -> None:
+        """To each core its own, for one phase."""
+        stack = self.plan.target.stack
+        for core in range(self.plan.target.cores):
+            low = self.place["gl_stacks_end"] - stack * (core + 1)
+            self.machine.watch(low, stack, read=True, write=True, initialised=True, owner=core)
 
     def _open(self, address: int, size: int, *, write: bool) -> None:
         if size > 0:
@@ -81,12 +85,13 @@ class Sanitizer:
         the loss."""
         self.leave()
         self.machine.watch_new_phase()
+        self._give_stacks()
         call = self.call = self.plan.calls[index]
         inputs = [self.span(name) for name in call.inputs if name]
         loss = [self.span(self.plan.graph.loss)] if answers else []
         outputs = [self.span(name) for name in call.outputs]
         scratch = [self.span(call.scratch)] if call.scratch else []
-        self.granted = [*inputs, *loss, *outputs, *scratch]
+        self.granted = [*outputs, *scratch, *inputs, *loss]
         for span in [*inputs, *loss]:
             self._grant(span, write=False, initialised=None)
         for span in outputs:
@@ -112,24 +117,33 @@ class Sanitizer:
         if not fault.kind.name.startswith("WATCH"):
             return reason
         if self.call is None:
-            return f"between two steps: {reason}; {self._what(fault.address)}"
+            return f"between two steps: {reason}; {self._what(fault)}"
         modules = {node.name: node.module for node in self.plan.graph.nodes}
         module = modules[self.call.nodes[0]]
         where = f" of module '{module}'" if module else ""
         return (
             f"node '{self.call.name}'{where} (kernel {self.call.kernel.name}): {reason}; "
-            f"{self._what(fault.address)}"
+            f"{self._what(fault)}"
         )
 
-    def _what(self, address: int) -> str:
-        """The tensor at an address while this call runs, or the nearest before it."""
-        for span in self.granted:
+    def _what(self, fault: Fault) -> str:
+        """The tensor that was touched while this call runs, or the nearest before it.
+
+        Where an output takes the place of an input, a store means the one, a load the other.
+        """
+        address, loaded = fault.address, fault.kind is FaultKind.WATCH_UNINITIALISED
+        for span in reversed(self.granted) if loaded else self.granted:
             if span.address <= address < span.end:
                 return f"that is byte {address - span.address} of '{span.name}'"
         for span in self._alive():
             if span.address <= address < span.end:
                 return f"that is byte {address - span.address} of '{span.name}', not its business"
-        before = [span for span in self.granted if span.end <= address]
+        below_end = self.place["gl_stacks_end"] - 1 - address
+        stack = self.plan.target.stack
+        if 0 <= below_end < stack * (self.plan.target.cores + 1):
+            owner = min(below_end // stack, self.plan.target.cores - 1)
+            return f"that is in or below the stack of core {owner}; each has {stack} bytes"
+        before = [span for span in self.granted if 0 <= address - span.end < FAR]
         if before:
             span = max(before, key=lambda s: s.end)
             return f"that is {address - span.end} bytes past the end of '{span.name}'"

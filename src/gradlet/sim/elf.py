@@ -58,6 +58,11 @@ def _symbols(data: bytes, offset: int, size: int, strings: int) -> list[tuple[in
         start = strings + name_at
         name = data[start : data.index(b"\0", start)].decode(errors="replace")
         kind = info & 15
-        if name and index and kind in (*_FUNCTION_OR_LABEL, _OBJECT) and not name.startswith("$"):
+        if (
+            name
+            and index
+            and kind in (*_FUNCTION_OR_LABEL, _OBJECT)
+            and not name.startswith(("$", ".L"))
+        ):
             found.append((value, name, kind))
     return found

@@ -270,9 +270,10 @@ void slow_store(Core *core, const Insn *insn, uint32_t address, uint32_t size, u
         account_latency(core, address, latency, true);
 }
 
-/* ---- the watch map: the first call makes everything else accessible and initialised */
+/* ---- the watch map: the first call makes everything else accessible and initialised.  An owner
+ * counts as a core that has stored there in this phase; -1 is nobody. */
 
-int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions)
+int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner)
 {
     uint32_t total = (uint32_t)(sim->config.l1_bytes + sim->config.l2_bytes);
     uint8_t keep = permissions & WATCH_KEEP ? WATCH_INITIALISED : 0;
@@ -286,7 +287,8 @@ int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions
     }
     map = sim->watch + map_index(sim, address);
     for (uint32_t i = 0; i < size; i++)
-        map[i] = (uint8_t)((permissions & WATCH_PERMISSIONS) | (map[i] & keep));
+        map[i] = (uint8_t)((permissions & WATCH_PERMISSIONS) | (map[i] & keep) |
+                           (owner + 1) << WATCH_WRITER_SHIFT);
     return 0;
 }
 
