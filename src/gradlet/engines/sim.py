@@ -104,7 +104,7 @@ class Session:
 
     def __init__(self, plan: Plan, elf: bytes, *, sanitize: bool, max_cycles: int) -> None:
         self.plan = plan
-        self.machine = Machine(SimConfig(**dict(plan.target.machine)))  # type: ignore[arg-type]
+        self.machine = Machine(SimConfig.of(plan.target.machine))
         self.symbols = Symbols(elf)
         self.max_cycles = max_cycles
         self.tensors: dict[str, Array] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,12 @@ class SimConfig:
         parsed: dict[str, Any] = {name: _parse(name, values[name]) for name in known}
         config = cls(**parsed)
         return config.with_settings(overrides or {})
+
+    @classmethod
+    def of(cls, values: Iterable[tuple[str, int]]) -> SimConfig:
+        """From all fields by name, as a plan keeps them."""
+        parsed: dict[str, Any] = dict(values)
+        return cls(**{**parsed, "contention": bool(parsed["contention"])})
 
     def with_settings(self, settings: Mapping[str, object]) -> SimConfig:
         """The same machine with some values changed; strings are read as on the command line."""
