@@ -214,6 +214,7 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "flags": plan.target.flags,
         "memories": plan.target.memories,
         "level": plan.level.name,
+        "sizes_level": plan.sizes_level.name,
         "align": plan.level.align,
         "batch": graph.tensors[graph.inputs[0]].shape[0],
         "accumulate": graph.accumulate,

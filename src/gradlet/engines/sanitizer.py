@@ -13,6 +13,15 @@ from dataclasses import dataclass
 from gradlet.plan.model import Call, Plan
 from gradlet.sim import Fault, FaultKind, Machine, Symbols
 
+PLACES = (
+    "gl_program",
+    "gl_program_end",
+    "gl_data",
+    "gl_data_end",
+    "gl_l1_start",
+    "gl_sizes_end",
+    "gl_stacks_end",
+)
 FAR = 1024
 """So far behind a tensor an address is told by it."""
 
@@ -36,10 +45,7 @@ class Span:
 class Sanitizer:
     def __init__(self, plan: Plan, machine: Machine, symbols: Symbols) -> None:
         self.plan, self.machine = plan, machine
-        self.place = {
-            name: symbols.address(name) or 0
-            for name in ("gl_program", "gl_program_end", "gl_data", "gl_data_end", "gl_stacks_end")
-        }
+        self.place = {name: symbols.address(name) or 0 for name in PLACES}
         self.regions = {
             region: symbols.address(f"{plan.prefix}_{region}") or 0
             for region in ("arena", "weights", "constants")
@@ -48,12 +54,14 @@ class Sanitizer:
         self.granted: list[Span] = []
 
     def begin(self) -> None:
-        """Shut everything but code, constants of the program, its few variables and the stacks."""
+        """Shut everything but code, its constants and few variables, sizes, and the stacks."""
         for memory in self.plan.target.memories:
             self.machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
         code, data = self.place["gl_program"], self.place["gl_data"]
         self._open(code, self.place["gl_program_end"] - code, write=False)
         self._open(data, self.place["gl_data_end"] - data, write=True)
+        sizes = self.place["gl_l1_start"]
+        self._open(sizes, self.place["gl_sizes_end"] - sizes, write=False)
         self._give_stacks()
         for name in self.plan.graph.data:
             if name in self.plan.buffer_of():

@@ -48,7 +48,8 @@ def plan(
             continue
         buffers = _buffers(requests, persistent, storages, memory)
         plans.append(Plan(prefix, target, graph, tuple(calls), tuple(buffers), bound))
-        if plans[-1].used <= target.room(memory):
+        sizes = plans[-1].sizes_bytes if len(target.memories) > 1 else 0
+        if plans[-1].used + sizes <= target.room(memory):
             check_plan(plans[-1])
             return plans[-1]
     raise DoesNotFit(_too_large(plans[-1]))

@@ -76,6 +76,19 @@ class Plan:
         return sum(self.region_bytes(region) for region in REGIONS)
 
     @property
+    def sizes_bytes(self) -> int:
+        """What the sizes of all calls take; kernels look at them all the time, so they lie near."""
+        sizes = [value for call in self.calls for value in call.sizes.values()]
+        return 4 * sum(len(value) if isinstance(value, tuple) else 1 for value in sizes)
+
+    @property
+    def sizes_level(self) -> Memory:
+        """The nearest memory, unless the sizes would not fit there."""
+        near = self.target.memories[0]
+        taken = self.used if near == self.level else 0
+        return near if taken + self.sizes_bytes <= self.target.room(near) else self.level
+
+    @property
     def level(self) -> Memory:
         """The memory that holds the data."""
         name = self.buffers[0].level
@@ -84,8 +97,9 @@ class Plan:
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""
         levels = {m.name: {"used": 0, "size": m.size} for m in self.target.memories}
-        for region in REGIONS:
-            levels[self.level.name]["used"] += self.region_bytes(region)
+        levels[self.level.name]["used"] += self.used
+        if len(levels) > 1:
+            levels[self.sizes_level.name]["used"] += self.sizes_bytes
         return {**levels, "lower_bound": self.lower_bound}
 
     def macs(self) -> dict[str, int]:

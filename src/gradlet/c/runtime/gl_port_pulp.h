@@ -42,7 +42,7 @@ static inline void gl_barrier(void)
         gl_barrier(); \
     } while (0)
 
-/* kind: bss, data or rodata. */
+/* kind: bss, data, rodata, or sizes of kernel calls. */
 #define GL_IN(level, kind) __attribute__((section("." #kind "." #level)))
 
 #define GL_DMA_TO_L1 (1u << 17)
