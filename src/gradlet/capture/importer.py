@@ -78,7 +78,12 @@ class GraphImporter:
         return self.builder.tensors[name].shape
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
-        return self.builder.add(op, inputs, attrs, module=self.module)
+        return self.add_many(op, inputs, attrs)[0]
+
+    def add_many(
+        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
+    ) -> tuple[str, ...]:
+        return self.builder.add_many(op, inputs, attrs, module=self.module)
 
     def constant(self, array: Array) -> str:
         return self.builder.value(self.builder.fresh("const"), array, "const")
@@ -88,6 +93,12 @@ class GraphImporter:
             raise Unsupported(f"'{old}' is updated twice in one pass")
         self.builder.tensors[old] = replace(self.builder.tensors[old], role="state")
         self.updates[old] = new
+
+    def stored(self, value: Any) -> Array | None:
+        return None
+
+    def piece(self, value: Any, suffix: str, array: Array) -> str:
+        raise Unsupported(f"weight '{value}' is computed")
 
     def producer(self, name: str) -> Node | None:
         return next((n for n in reversed(self.builder.nodes) if name in n.outputs), None)

@@ -31,6 +31,7 @@ def _berhu(x, target, reduction):
     return terms.mean() if reduction == "mean" else terms.sum()
 
 
+{helpers}
 def forward(v):
     """Add every activation and the loss to v, which holds parameters, constants and one batch."""
 '''
@@ -81,7 +82,14 @@ def oracle_source(graph: Graph) -> str:
     forward = {name for node in graph.nodes if node.phase == "forward" for name in node.outputs}
     states = [(old, new) for old, new in graph.updates if new in forward]
     tables = f"LOSS = {graph.loss!r}\nSTATES = {states!r}"
-    return f"{HEAD}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
+    head = HEAD.replace("{helpers}\n", _helpers(graph))
+    return f"{head}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
+
+
+def _helpers(graph: Graph) -> str:
+    ops = (OPS[node.op] for node in graph.nodes if node.phase == "forward")
+    sources = dict.fromkeys(op.torch_source for op in ops if op.torch_source)
+    return "".join(f"{source.strip()}\n\n\n" for source in sources)
 
 
 def _optimizer(graph: Graph) -> str:
@@ -105,4 +113,5 @@ def _lines(graph: Graph) -> Iterator[str]:
         operands = [
             f"v[{t.name!r}].long()" if t.dtype == "i32" else f"v[{t.name!r}]" for t in site.ins
         ]
-        yield f"v[{site.node.outputs[0]!r}] = {OPS[site.node.op].torch(site.attrs, *operands)}"
+        results = ", ".join(f"v[{name!r}]" for name in site.node.outputs)
+        yield f"{results} = {OPS[site.node.op].torch(site.attrs, *operands)}"
