@@ -130,7 +130,7 @@ def c_call(
     _, formal = kernels.operands(kernel)
     missing = len(formal) - bool(kernel.epilogue) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
-    outputs = [np.full(value.shape, np.nan, np.float32) for value in job.expected]
+    outputs = [_unwritten(value) for value in job.expected]
     if kernel.epilogue:
         w, *states = weights(kernel, job)
         inputs.append(HYPER[kernel.epilogue])
@@ -145,6 +145,12 @@ def c_call(
         "sizes": sizes,
         "order": order,
     }
+
+
+def _unwritten(value: Array) -> Array:
+    if value.dtype.kind == "f":
+        return np.full(value.shape, np.nan, np.float32)
+    return np.full(value.shape, -7777777, np.int32)
 
 
 HYPER = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradlet.graph import Graph
+from gradlet.graph import Graph, Site
 from gradlet.ops import OPS
 from gradlet.ops.optimizer import optimizer_of
 
@@ -29,6 +29,21 @@ def _berhu(x, target, reduction):
     edge = 0.2 * away.detach().max()
     terms = torch.where(away <= edge, away, (away**2 + edge**2) / (2 * edge.clamp(min=1e-300)))
     return terms.mean() if reduction == "mean" else terms.sum()
+
+
+def _mixed(v):
+    v = v & 0xFFFFFFFF
+    for shift, factor in ((16, 0x6A09E667), (13, 0xBB67AE85)):
+        v = (v ^ (v >> shift)) * factor & 0xFFFFFFFF
+    return v ^ (v >> 16)
+
+
+def _dropout(x, state, salt, group, threshold, scale):
+    if not state[2]:
+        return x
+    key = _mixed(_mixed(_mixed(state[0]) + salt) + state[1])
+    place = torch.arange(x.numel()).reshape(x.shape) // group
+    return torch.where(_mixed(key + place * 0x9E3779B1) >> 8 >= threshold, x * scale, 0.0)
 
 
 def forward(v):
@@ -78,8 +93,8 @@ def steps(parameters, constants, batches, count, accumulate):
 def oracle_source(graph: Graph) -> str:
     """Python source with `forward(v)` and `steps(...)` for this graph."""
     body = "\n".join(f"    {line}" for line in _lines(graph))
-    forward = {name for node in graph.nodes if node.phase == "forward" for name in node.outputs}
-    states = [(old, new) for old, new in graph.updates if new in forward]
+    written = {name for site in _sites(graph) for name in site.node.outputs}
+    states = [(old, new) for old, new in graph.updates if new in written]
     tables = f"LOSS = {graph.loss!r}\nSTATES = {states!r}"
     return f"{HEAD}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
 
@@ -100,8 +115,14 @@ def _optimizer(graph: Graph) -> str:
     )
 
 
+def _sites(graph: Graph) -> Iterator[Site]:
+    """The forward pass, and states that count its passes."""
+    yield from graph.sites("forward")
+    yield from (site for site in graph.sites("backward") if site.node.op == "dropout_step")
+
+
 def _lines(graph: Graph) -> Iterator[str]:
-    for site in graph.sites("forward"):
+    for site in _sites(graph):
         operands = [
             f"v[{t.name!r}].long()" if t.dtype == "i32" else f"v[{t.name!r}]" for t in site.ins
         ]
