@@ -36,6 +36,7 @@ def op_graph(case: Case, seed: int = 0) -> Graph:
     names = []
     for index, value in enumerate(operands(case, seed)):
         role = "const" if value.dtype == np.int32 or index in case.frozen else "param"
+        role = "state" if case.op == "dropout" and index == 1 else role
         dtype = "i32" if value.dtype == np.int32 else "f32"
         names.append(builder.value(f"p{index}", value, role, dtype))
     outputs = builder.add_many(case.op, names, case.attrs)
@@ -60,7 +61,7 @@ def _amid_training(graph: Graph, seed: int) -> Graph:
     generator = np.random.default_rng(seed + 2)
     data = dict(graph.data)
     for tensor in graph.of_role("state"):
-        if not data[tensor.name].any():
+        if tensor.dtype == "f32" and not data[tensor.name].any():
             value = generator.uniform(0.1, 0.9, tensor.shape)  # v and corrections are positive
             sign = generator.choice((-1, 1), tensor.shape) if tensor.name.startswith("m_") else 1
             data[tensor.name] = (sign * value).astype(np.float32)

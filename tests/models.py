@@ -294,7 +294,7 @@ class Recurrent(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gru = nn.GRU(5, 4, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(5, 4, num_layers=2, bidirectional=True, batch_first=True, dropout=0.3)
         self.lstm = nn.LSTM(8, 6, bias=False)
         self.rnn = nn.RNN(6, 3, nonlinearity="relu", num_layers=2, batch_first=True)
         self.start = nn.Parameter(torch.randn(2, 1, 3))

@@ -132,7 +132,7 @@ def c_call(
     missing = len(formal) - bool(kernel.epilogue) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
     made, _ = kernels.operands(kernel)
-    outputs: list[Array | None] = [np.full(v.shape, np.nan, np.float32) for v in job.expected]
+    outputs: list[Array | None] = [_unwritten(value) for value in job.expected]
     outputs += [None] * (len(made) - len(outputs))
     if kernel.epilogue:
         w, *states = weights(kernel, job)
@@ -150,6 +150,12 @@ def c_call(
         "repeat": job.repeat,
         "stepped": kernels.catalogue()[kernel.family].stepped,
     }
+
+
+def _unwritten(value: Array) -> Array:
+    if value.dtype.kind == "f":
+        return np.full(value.shape, np.nan, np.float32)
+    return np.full(value.shape, -7777777, np.int32)
 
 
 HYPER = {

@@ -59,8 +59,12 @@ def test_gradients_match_autograd(case: Case) -> None:
             close(step.values[gradients[f"p{index}"]], value.grad.numpy())
 
 
-# The edge of berHu moves with the data, but counts as a constant in its gradient, as it is used.
-@pytest.mark.parametrize("case", [c for c in ROWS if c.op != "berhu"], ids=lambda case: case.id)
+# The edge of berHu moves with the data, but counts as a constant in its gradient, as it is used;
+# the row of a table that pads gets no gradient at all.
+SMOOTH = [c for c in ROWS if c.op != "berhu" and c.attrs.get("skip", -1) == -1]
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.id)
 def test_gradients_match_finite_differences(case: Case) -> None:
     graph = op_training_graph(case)
     gradients = {name: grad for name, grad in graph.grads if graph.tensors[name].role == "param"}

@@ -29,6 +29,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
     loss, samples = _append_loss(builder, graph, recipe, targets)
     trainable = select(graph, recipe.update)
     grads = _backward(builder, loss, trainable, recipe.accumulate)
+    steps = _append_steps(builder)
     updates = append_update(builder, trainable, grads, recipe)
     if not updates:
         raise GradletError("none of the chosen parameters influences the loss")
@@ -40,7 +41,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
         samples=samples,
         loss=loss,
         grads=tuple(grads.items()),
-        updates=(*graph.updates, *updates),
+        updates=(*graph.updates, *steps, *updates),
         accumulate=recipe.accumulate,
     )
     check_graph(result)
@@ -214,6 +215,17 @@ def _backward(
         if parts.get(name):
             _total(emit, name, parts, grads, renames)
     return _name_gradients(builder, grads, renames, loss)
+
+
+def _append_steps(builder: GraphBuilder) -> list[tuple[str, str]]:
+    """The next masks of dropout: after the last reader of these, in every micro-batch."""
+    read = {node.inputs[1]: None for node in builder.nodes if node.op == "dropout"}
+    states = [name for name in read if builder.tensors[name].role == "state"]
+    options = {"phase": "backward", "role": "updated"}
+    return [
+        (name, builder.add("dropout_step", [name], name=f"{name}.next", **options))
+        for name in states
+    ]
 
 
 def _slots(node: Node) -> dict[str, str]:

@@ -206,6 +206,8 @@ class Importer(Protocol):
 
     def shape(self, name: str) -> Shape: ...
 
+    def dtype(self, name: str) -> str: ...
+
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
 
     def add_many(
@@ -213,6 +215,18 @@ class Importer(Protocol):
     ) -> tuple[str, ...]: ...
 
     def constant(self, array: Array) -> str: ...
+
+    def count(self, kind: str) -> int:
+        """0, 1, 2, ... for each kind, to tell apart what is alike."""
+        ...
+
+    def state(self, name: str, array: Array) -> str:
+        """A tensor that is kept from step to step; made when it is first asked for."""
+        ...
+
+    def fixed(self, value: Any) -> Array | None:
+        """The value of an operand that depends on neither data nor weights, else None."""
+        ...
 
     def static(self, value: Any) -> Array:
         """The value of an operand that must be known when the model is captured."""

@@ -11,6 +11,7 @@ import numpy as np
 from gradlet.graph import Array, Attrs, Shape
 from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.concat import cut, join
+from gradlet.ops.dropout import drop
 
 _LAYERS = ("aten.rnn_tanh.input", "aten.rnn_relu.input", "aten.gru.input", "aten.lstm.input")
 _CELLS = (
@@ -105,8 +106,8 @@ def _torch_layer(imp: Importer, call: Call) -> list[str]:
             for kept, value in zip(final, after, strict=True):
                 kept.append(value)
         x = join(imp, outputs, 2)
-        if training and dropout and layer + 1 < layers:
-            raise imp.unsupported("dropout between the layers in training")
+        if training and layer + 1 < layers:
+            x = drop(imp, x, float(dropout))
     return [x, *(join(imp, values, 0) for values in final)]
 
 
@@ -282,9 +283,3 @@ def _toml_layer(imp: Importer, call: Call) -> str:
         states = [imp.constant(np.zeros((batch, hidden), np.float32)) for _ in range(kind.states)]
         outputs.append(_direction(imp, kind, x, Weights(*params), states, bool(end))[0])
     return join(imp, outputs, 2)
-
-
-@from_torch("aten.zeros.default")
-def _torch_zeros(imp: Importer, call: Call) -> str:
-    """The states before the first time, where a model gives none."""
-    return imp.constant(np.zeros(tuple(call.args[0]), np.float32))
