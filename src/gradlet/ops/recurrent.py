@@ -205,10 +205,10 @@ class RecurrentWeightGrad(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dg, y = in_order(attrs, ins[0]), in_order(attrs, ins[1])
         before = np.concatenate([ins[2][None], y[:-1]])
-        dw = np.einsum("tbg,tbj->gj", dg, before)
+        dw: Array = np.tensordot(dg, before, ((0, 1), (0, 1)))
         if len(ins) == 4:
             rows = 2 * y.shape[-1]
-            dw[rows:] = np.einsum("tbg,tbj->gj", dg[..., rows:], in_order(attrs, ins[3]))
+            dw[rows:] = np.tensordot(dg[..., rows:], in_order(attrs, ins[3]), ((0, 1), (0, 1)))
         return (dw,)
 
     def work(self, site: Site) -> Work:
