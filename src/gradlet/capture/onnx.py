@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.canonical import canonical
-from gradlet.capture.importer import GraphImporter, Unsupported, standard_normal
+from gradlet.capture.importer import GraphImporter, Unsupported, drawn_samples
 from gradlet.capture.onnx_file import (
     OnnxFile,
     module_path,
@@ -23,6 +23,7 @@ from gradlet.extras import require_onnx
 from gradlet.graph import Array, Attrs, Graph, Shape
 from gradlet.ops import ONNX
 from gradlet.ops.base import Call
+from gradlet.reference import wide
 from gradlet.tolerance import expect_forward
 
 # Gradients flow through these to a stored weight, so they are not folded into it.
@@ -58,7 +59,8 @@ def capture_onnx(path: Path, *, batch: int | None = None) -> Graph:
 def _imported(file: OnnxFile) -> Graph:
     importer = _OnnxImporter(file)
     importer.walk()
-    graph = importer.finish(list(file.inputs), importer.outputs, standard_normal(file.inputs))
+    samples = drawn_samples(importer.builder, list(file.inputs))
+    graph = importer.finish(list(file.inputs), importer.outputs, samples)
     if file.fixed is not None:
         _check_outputs(graph, file)
     turn = [name for name, value in importer.origin.items() if not file.is_own(value)]
@@ -99,7 +101,8 @@ class _OnnxImporter(GraphImporter):
 
     def walk(self) -> None:
         for name, shape in self.file.inputs.items():
-            self.names[name] = self.builder.external(name, shape, "input")
+            dtype = "i32" if name in self.file.integers else "f32"
+            self.names[name] = self.builder.external(name, shape, "input", dtype)
         self._initialisers()
         for node in self.file.model.graph.node:
             self._node(node)
@@ -241,7 +244,10 @@ class _OnnxImporter(GraphImporter):
         if self.target not in ONNX or self.target in _LAYOUT:
             return False
         return any(
-            name in self.stored and _is_float(self.known[name]) and self.known[name].ndim
+            name in self.stored
+            and _is_float(self.known[name])
+            and self.known[name].ndim
+            and not np.isneginf(self.known[name]).any()  # a mask
             for name in operands
         )
 
@@ -284,9 +290,17 @@ class _OnnxImporter(GraphImporter):
 
     def _may_be_trained(self, value: str) -> bool:
         """Literals are told from weights by the exporter's notes, or by where they stand."""
+        if np.isneginf(self.known[value]).any():
+            return False  # a mask
         if self.file.kind(value):
             return self.file.kind(value) == "PARAMETER"
         return value in self.stored or self.target in _WEIGHTED
+
+    def fixed(self, value: Any) -> Array | None:
+        """Stored floats may be weights, whose gradients must not be lost."""
+        known = self.known.get(value)
+        trained = known is not None and _is_float(known) and value in self.stored and known.ndim
+        return None if trained and self._may_be_trained(value) else known
 
     def static(self, value: Any) -> Array:
         if value not in self.known:
@@ -325,8 +339,8 @@ def _evaluated(node: Any, model: Any, operands: dict[str, Array]) -> list[Any]:
 
 def _check_against_file(graph: Graph, file: OnnxFile) -> None:
     """The captured program must compute what the file computes, up to rounding to float32."""
-    start = {name: value.astype(np.float64) for name, value in graph.data.items()}
-    start.update({name: value[0].astype(np.float64) for name, value in graph.samples.items()})
+    start = {name: wide(value) for name, value in graph.data.items()}
+    start.update({name: wide(value[0]) for name, value in graph.samples.items()})
     exact, allowed = expect_forward(graph, start)
     for name, expected in zip(graph.outputs, _run_file(graph, file), strict=True):
         same = expected.shape == exact[name].shape

@@ -22,6 +22,7 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 class OnnxFile:
     """A valid model with static input shapes.
 
+    integers the inputs that hold indices
     fixed    the batch that the file fixes where another one was asked for, else None
     outputs  shapes that the file declares; symbolic extents are None
     notes    what the exporter wrote about a value
@@ -30,6 +31,7 @@ class OnnxFile:
     path: Path
     model: Any
     inputs: Mapping[str, Shape]
+    integers: frozenset[str]
     batch: int
     fixed: int | None
     outputs: Mapping[str, tuple[int | None, ...]]
@@ -72,7 +74,15 @@ def read_onnx(path: Path, batch: int | None) -> OnnxFile:
         if info.metadata_props
     }
     _forget_shapes(graph)  # they are of the batch that the file was written with
-    return OnnxFile(path, model, inputs, batch or 1, fixed, outputs, notes)
+    integers = frozenset(
+        info.name for info in graph.input if info.type.tensor_type.elem_type in _integer_types()
+    )
+    return OnnxFile(path, model, inputs, integers, batch or 1, fixed, outputs, notes)
+
+
+def _integer_types() -> tuple[int, ...]:
+    onnx = require_onnx()
+    return (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
 def _load(path: Path) -> Any:
@@ -153,12 +163,13 @@ def _input_shape(path: Path, info: Any, batch: int | None) -> tuple[Shape, int |
     kind = info.type.tensor_type
     if info.type.WhichOneof("value") != "tensor_type":
         raise GradletError(f"{where} is not a tensor; only tensors are supported")
-    if kind.elem_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    if kind.elem_type not in (*floats, *_integer_types()):
         names = {number: name for name, number in onnx.TensorProto.DataType.items()}
         name = names.get(kind.elem_type, f"number {kind.elem_type}").lower()
         raise GradletError(
-            f"{where} has type {name}; float inputs are needed. Keep lookups and conversions out "
-            f"of the model, or export it in float32"
+            f"{where} has type {name}; floats, or indices of type int64 or int32, are needed. Keep "
+            f"conversions out of the model, or export it in float32"
         )
     if not kind.HasField("shape"):
         raise GradletError(f"{where} has no shape; export the model with fixed input sizes")

@@ -11,9 +11,9 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
-from gradlet.graph import Array, Graph
+from gradlet.graph import Graph
 from gradlet.ops.dropout import ACTIVE, STATE
-from gradlet.reference import evaluate
+from gradlet.reference import evaluate, wide
 from gradlet.tolerance import expect_forward
 
 
@@ -34,8 +34,8 @@ def check_against_module(
 ) -> None:
     """`rounded` says that constants were computed in single precision on the way."""
     outputs = _module_outputs(module, examples)
-    values = {name: _wide(value) for name, value in graph.data.items()}
-    values.update({name: _wide(value[0]) for name, value in graph.samples.items()})
+    values = {name: wide(value) for name, value in graph.data.items()}
+    values.update({name: wide(value[0]) for name, value in graph.samples.items()})
     if STATE in values:
         values[STATE] = values[STATE].copy()
         values[STATE][ACTIVE] = 0
@@ -60,21 +60,17 @@ def check_against_module(
             )
 
 
-def _wide(value: Array) -> Array:
-    return value.astype(np.float64) if value.dtype.kind == "f" else value
-
-
 def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:
     torch = require_torch()
-    wide = copy.deepcopy(module).double().cpu()
-    for part in wide.modules():
+    module = copy.deepcopy(module).double().cpu()
+    for part in module.modules():
         if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
             part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):
             part.eval()
     inputs = [v.detach().double() if v.dtype.is_floating_point else v for v in examples]
     with torch.no_grad(), plain_attention(), _without_dropout():
-        result = wide(*inputs)
+        result = module(*inputs)
     outputs = result if isinstance(result, tuple | list) else (result,)
     return [output for output in outputs if output is not None]
 
