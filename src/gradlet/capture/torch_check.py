@@ -19,14 +19,23 @@ from gradlet.tolerance import expect_forward
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """PyTorch's layers without their fused short cut for inference, which no exporter splits up."""
-    mha = require_torch().backends.mha
-    before = mha.get_fastpath_enabled()
+    """PyTorch's layers as they are written down: without the fused short cut for inference, which
+    no exporter splits up, and without a look at the values of a mask, which none can follow."""
+    torch = require_torch()
+    layers, mha = torch.nn.modules.transformer, torch.backends.mha
+    enabled, detect = mha.get_fastpath_enabled(), layers._detect_is_causal_mask
     mha.set_fastpath_enabled(False)
+    layers._detect_is_causal_mask = _as_told
     try:
         yield
     finally:
-        mha.set_fastpath_enabled(before)
+        mha.set_fastpath_enabled(enabled)
+        layers._detect_is_causal_mask = detect
+
+
+def _as_told(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Whether a mask is causal is a hint to fused kernels; the mask itself is applied anyway."""
+    return bool(is_causal)
 
 
 def check_against_module(
