@@ -49,7 +49,8 @@ def vision_transformer() -> Model:
 def post_norm_encoder() -> Model:
     """As PyTorch has it by default: norms after, ReLU, the sequence first; in eval mode."""
     layer = nn.TransformerEncoderLayer(6, 3, 10, dropout=0.2)
-    return _stirred(nn.TransformerEncoder(layer, 2)).eval(), (torch.randn(4, 3, 6),)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return _stirred(encoder).eval(), (torch.randn(4, 3, 6),)
 
 
 class Sentences(nn.Module):
@@ -73,7 +74,7 @@ class Sentences(nn.Module):
 
 @model
 def language_model() -> Model:
-    return Sentences(), (torch.randint(0, 11, (2, 6)),)
+    return _stirred(Sentences()), (torch.randint(0, 11, (2, 6)),)
 
 
 class Heads(nn.Module):
@@ -85,7 +86,7 @@ class Heads(nn.Module):
         self.cross = nn.MultiheadAttention(8, 4, kdim=5, vdim=3, bias=False)
         self.head = nn.Linear(8, 3)
         blocked = torch.tensor([[False, False, False, True], [False, False, True, True]])
-        self.register_buffer("blocked", blocked)
+        self.register_buffer("blocked", torch.zeros(2, 4).masked_fill(blocked, -torch.inf))
         self.register_buffer("bias", torch.randn(4, 4).masked_fill(torch.eye(4) > 0, -torch.inf))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ int main(void)
 
 
 def test_in_c(tmp_path: Path) -> None:
-    """At a rate of 0: predictions stay, masks change, a seed starts them anew, predict takes none."""
+    """At a rate of 0: predictions stay, masks change, a seed starts anew, predict takes none."""
     project = project_of(tmp_path / "p")
     (tmp_path / "p" / "try.c").write_text(MAIN)
     tool = compiler.default()
@@ -173,7 +173,8 @@ def test_backward_uses_the_mask_of_the_forward_pass() -> None:
     for step in run_reference(graph, 3):
         zero = step.values["dropout_0"] == 0
         assert (step.values["d_matmul_0"][zero] == 0).all()
-        assert zero.any() and not zero.all()
+        assert zero.any()
+        assert not zero.all()
 
 
 class Always(nn.Module):

@@ -138,7 +138,11 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
     ),
     "no shape": (_shapeless, None, "input 'x' has no shape; export the model with fixed"),
     "not a tensor": (_sequence, None, "input 'x' is not a tensor"),
-    "integers": (lambda: _typed(TensorProto.INT64), None, "integers as numbers; they can only be looked up"),
+    "integers": (
+        lambda: _typed(TensorProto.INT64),
+        None,
+        "integers as numbers; they can only be looked up",
+    ),
     "half": (lambda: _typed(TensorProto.FLOAT16), None, "input 'x' has type float16; floats, or"),
     "no inputs": (
         lambda: build_model([make("Relu", ["w"], ["y"])], {}, {"w": random(3)}),

@@ -105,7 +105,11 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
     "wrong shape": (lambda: nn.Linear(3, 2), torch.randn(2, 4), "fails in PyTorch itself"),
     "NaN in a weight": (with_nan, torch.randn(2, 3), "parameter '0.weight'.*NaN.*1 of 6"),
     "NaN in an input": (lambda: nn.Linear(3, 2), torch.full((2, 3), np.nan), "example input"),
-    "booleans": (lambda: nn.Linear(3, 2), torch.zeros(2, 3, dtype=torch.bool), "floats, or indices"),
+    "booleans": (
+        lambda: nn.Linear(3, 2),
+        torch.zeros(2, 3, dtype=torch.bool),
+        "floats, or indices",
+    ),
     "integers as numbers": (
         lambda: nn.ReLU(),
         torch.zeros(2, 3, dtype=torch.long),

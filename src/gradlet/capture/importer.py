@@ -15,7 +15,7 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops.base import FromFrontEnd
-from gradlet.ops.mask import add_constant
+from gradlet.ops.mask import BLOCKED, add_constant
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class GraphImporter:
             for x, other in (inputs, inputs[::-1]):
                 value = self.builder.data.get(other)
                 if value is not None and self.builder.tensors[other].role == "const":
-                    if np.isneginf(value).any():
+                    if (value <= BLOCKED).any():
                         return add_constant(self, x, value)  # type: ignore[arg-type]
         return self.builder.add(op, inputs, attrs, module=self.module)
 

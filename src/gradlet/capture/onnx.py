@@ -124,6 +124,21 @@ class _OnnxImporter(GraphImporter):
                 raise GradletError(f"{where} is damaged; export the model again") from None
             if _is_float(self.known[item.name]):
                 self._store(item.name, names[item.name])
+        self._tie_again()
+
+    def _tie_again(self) -> None:
+        """A weight that an exporter stored a second time, transposed, is the same weight."""
+        stored = [item.name for item in self.file.model.graph.initializer]
+        matrices = [n for n in stored if n in self.names and self.known[n].ndim == 2]
+        for value in matrices:
+            sources = [self.file.source(value)]
+            if value.startswith("onnx::"):  # made up, and nothing says from what
+                sources = [name for name in matrices if self.file.is_own(name)]
+            array = self.known[value]
+            same = [n for n in sources if n in matrices and np.array_equal(array, self.known[n].T)]
+            if same and np.ptp(array):
+                del self.origin[self.names[value]]
+                self.names[value] = self.add("transpose", [self.names[same[0]]], {"axes": (1, 0)})
 
     def _store(self, value: str, name: str) -> str:
         """Keep a known value as a tensor; `param` says so if it turns out to be a weight."""

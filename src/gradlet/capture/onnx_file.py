@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from gradlet.graph import Shape
 OLDEST_OPSET = 13
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
+_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -26,6 +28,7 @@ class OnnxFile:
     fixed    the batch that the file fixes where another one was asked for, else None
     outputs  shapes that the file declares; symbolic extents are None
     notes    what the exporter wrote about a value
+    parameters  those of the module, where the exporter lists them
     """
 
     path: Path
@@ -36,16 +39,25 @@ class OnnxFile:
     fixed: int | None
     outputs: Mapping[str, tuple[int | None, ...]]
     notes: Mapping[str, Mapping[str, str]]
+    parameters: frozenset[str]
 
     def kind(self, name: str) -> str:
         """PARAMETER, BUFFER, ... as PyTorch's exporter notes it for an initialiser, or ''."""
         notes = self.notes.get(name, {})
-        source = _folded_from(notes)
-        return "CONSTANT_TENSOR" if source.startswith("lifted_tensor") else notes.get(_KIND, "")
+        if _KIND in notes:
+            return notes[_KIND]
+        sources = _literal_list(notes.get(_FOLDED, ""))
+        if self.parameters:  # it lists them: nothing else is trained, nor what is made of it
+            return "" if self.parameters.intersection((name, *sources)) else "CONSTANT_TENSOR"
+        return "CONSTANT_TENSOR" if self.source(name).startswith("lifted_tensor") else ""
+
+    def source(self, name: str) -> str:
+        """The one value that a folded initialiser was made from, or ''."""
+        return _folded_from(self.notes.get(name, {}))
 
     def is_own(self, name: str) -> bool:
         """Whether an initialiser is a parameter of the PyTorch module as it stands there."""
-        if self.kind(name) or _folded_from(self.notes.get(name, {})):
+        if self.kind(name) or self.source(name):
             return self.kind(name) == "PARAMETER"
         return self.model.producer_name == "pytorch" and not name.startswith("onnx::")
 
@@ -77,7 +89,14 @@ def read_onnx(path: Path, batch: int | None) -> OnnxFile:
     integers = frozenset(
         info.name for info in graph.input if info.type.tensor_type.elem_type in _integer_types()
     )
-    return OnnxFile(path, model, inputs, integers, batch or 1, fixed, outputs, notes)
+    listed = _listed_parameters(graph)
+    return OnnxFile(path, model, inputs, integers, batch or 1, fixed, outputs, notes, listed)
+
+
+def _listed_parameters(graph: Any) -> frozenset[str]:
+    """By the signature of the exported program, line by line `p_w: PARAMETER target='w'`."""
+    texts = [entry.value for entry in graph.metadata_props if entry.key == _SIGNATURE]
+    return frozenset(re.findall(r": PARAMETER target='([^']*)'", "\n".join(texts)))
 
 
 def _integer_types() -> tuple[int, ...]:

@@ -32,9 +32,7 @@ def literal(value: float | int) -> str:
     return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"
 
 
-def initializer(
-    values: Array, per_line: int = 8, indent: str = "    ", member: str = ""
-) -> str:
+def initializer(values: Array, per_line: int = 8, indent: str = "    ", member: str = "") -> str:
     """The elements of an array, row-major, between braces; of a union's member, if it is one."""
     flat = [literal(v) for v in np.asarray(values).reshape(-1).tolist()]
     flat = [f"{{.{member} = {text}}}" for text in flat] if member else flat

@@ -55,7 +55,7 @@ def kept(attrs: Attrs, state: Array, count: int) -> Array:
 
 
 def _threshold(attrs: Attrs) -> int:
-    return round(number(attrs, "p") * 2**BITS)
+    return int(round(number(attrs, "p") * 2**BITS))
 
 
 def _scale(attrs: Attrs) -> float:
