@@ -1,4 +1,4 @@
-"""Transformers and their parts for the end-to-end tests: every way that PyTorch has to write them."""
+"""Transformers and their parts for the end-to-end tests, in all the ways that PyTorch has."""
 
 from __future__ import annotations
 

@@ -89,12 +89,10 @@ class GraphImporter:
         return self._counts[kind] - 1
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
-        if op == "add":
-            for x, other in (inputs, inputs[::-1]):
-                value = self.builder.data.get(other)
-                if value is not None and self.builder.tensors[other].role == "const":
-                    if (value <= BLOCKED).any():
-                        return add_constant(self, x, value)  # type: ignore[arg-type]
+        for x, other in (inputs, inputs[::-1]) if op == "add" else ():
+            constant = self.builder.tensors[other].role == "const"
+            if constant and (self.builder.data[other] <= BLOCKED).any():
+                return add_constant(self, x, self.builder.data[other])  # type: ignore[arg-type]
         return self.builder.add(op, inputs, attrs, module=self.module)
 
     def constant(self, array: Array) -> str:
