@@ -93,7 +93,12 @@ class GraphImporter:
             constant = self.builder.tensors[other].role == "const"
             if constant and (self.builder.data[other] <= BLOCKED).any():
                 return add_constant(self, x, self.builder.data[other])  # type: ignore[arg-type]
-        return self.builder.add(op, inputs, attrs, module=self.module)
+        return self.add_many(op, inputs, attrs)[0]
+
+    def add_many(
+        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
+    ) -> tuple[str, ...]:
+        return self.builder.add_many(op, inputs, attrs, module=self.module)
 
     def constant(self, array: Array) -> str:
         """Equal ones, such as the masks of all layers, are one."""
@@ -114,6 +119,12 @@ class GraphImporter:
             raise Unsupported(f"'{old}' is updated twice in one pass")
         self.builder.tensors[old] = replace(self.builder.tensors[old], role="state")
         self.updates[old] = new
+
+    def stored(self, value: Any) -> Array | None:
+        return None
+
+    def piece(self, value: Any, suffix: str, array: Array) -> str:
+        raise Unsupported(f"weight '{value}' is computed")
 
     def producer(self, name: str) -> Node | None:
         return next((n for n in reversed(self.builder.nodes) if name in n.outputs), None)

@@ -31,21 +31,7 @@ def _berhu(x, target, reduction):
     return terms.mean() if reduction == "mean" else terms.sum()
 
 
-def _mixed(v):
-    v = v & 0xFFFFFFFF
-    for shift, factor in ((16, 0x6A09E667), (13, 0xBB67AE85)):
-        v = (v ^ (v >> shift)) * factor & 0xFFFFFFFF
-    return v ^ (v >> 16)
-
-
-def _dropout(x, state, salt, group, threshold, scale):
-    if not state[2]:
-        return x
-    key = _mixed(_mixed(_mixed(state[0]) + salt) + state[1])
-    place = torch.arange(x.numel()).reshape(x.shape) // group
-    return torch.where(_mixed(key + place * 0x9E3779B1) >> 8 >= threshold, x * scale, 0.0)
-
-
+{helpers}
 def forward(v):
     """Add every activation and the loss to v, which holds parameters, constants and one batch."""
 '''
@@ -96,7 +82,14 @@ def oracle_source(graph: Graph) -> str:
     written = {name for site in _sites(graph) for name in site.node.outputs}
     states = [(old, new) for old, new in graph.updates if new in written]
     tables = f"LOSS = {graph.loss!r}\nSTATES = {states!r}"
-    return f"{HEAD}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
+    head = HEAD.replace("{helpers}\n", _helpers(graph))
+    return f"{head}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
+
+
+def _helpers(graph: Graph) -> str:
+    ops = (OPS[node.op] for node in graph.nodes if node.phase == "forward")
+    sources = dict.fromkeys(op.torch_source for op in ops if op.torch_source)
+    return "".join(f"{source.strip()}\n\n\n" for source in sources)
 
 
 def _optimizer(graph: Graph) -> str:
@@ -126,4 +119,5 @@ def _lines(graph: Graph) -> Iterator[str]:
         operands = [
             f"v[{t.name!r}].long()" if t.dtype == "i32" else f"v[{t.name!r}]" for t in site.ins
         ]
-        yield f"v[{site.node.outputs[0]!r}] = {OPS[site.node.op].torch(site.attrs, *operands)}"
+        results = ", ".join(f"v[{name!r}]" for name in site.node.outputs)
+        yield f"{results} = {OPS[site.node.op].torch(site.attrs, *operands)}"

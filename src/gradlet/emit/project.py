@@ -255,11 +255,14 @@ def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[
     if call.scratch:
         offset = plan.buffer_of()[call.scratch].offset
         arguments.append(f"&{plan.prefix}_arena[{offset // WORD}].f32")
+    if kernels.catalogue()[call.kernel.family].stepped:
+        arguments.append("step")
     arguments.append(f"&sizes_{index}")
     modules = {node.name: node.module for node in plan.graph.nodes}
     module = modules[call.nodes[0]]
     return {
         "index": index,
+        "repeat": call.repeat,
         "symbol": call.kernel.symbol(plan.prefix),
         "arguments": ", ".join(arguments),
         "sizes": sizes,

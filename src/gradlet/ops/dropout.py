@@ -71,6 +71,21 @@ class Dropout(Op):
     name = "dropout"
     inputs = ("x", "state")
     overwrites = ("x",)
+    torch_source = """
+def _mixed(v):
+    v = v & 0xFFFFFFFF
+    for shift, factor in ((16, 0x6A09E667), (13, 0xBB67AE85)):
+        v = (v ^ (v >> shift)) * factor & 0xFFFFFFFF
+    return v ^ (v >> 16)
+
+
+def _dropout(x, state, salt, group, threshold, scale):
+    if not state[2]:
+        return x
+    key = _mixed(_mixed(_mixed(state[0]) + salt) + state[1])
+    place = torch.arange(x.numel()).reshape(x.shape) // group
+    return torch.where(_mixed(key + place * 0x9E3779B1) >> 8 >= threshold, x * scale, 0.0)
+"""
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if ins[1] != (3,):
