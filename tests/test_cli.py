@@ -187,7 +187,5 @@ def test_a_small_language_model(tmp_path: Path) -> None:
     verified = gradlet("verify", "d", "--steps", "3", folder=tmp_path)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     make = ["make", "golden"]
-    golden = subprocess.run(
-        make, cwd=tmp_path / "d", capture_output=True, text=True, check=False
-    )
+    golden = subprocess.run(make, cwd=tmp_path / "d", capture_output=True, text=True, check=False)
     assert "PASS" in golden.stdout, golden.stdout + golden.stderr

@@ -326,7 +326,9 @@ class _OnnxImporter(GraphImporter):
     def fixed(self, value: Any) -> Array | None:
         """Stored floats may be weights, whose gradients must not be lost."""
         known = self.known.get(value)
-        trained = known is not None and _is_float(known) and value in self.initialisers and known.ndim
+        trained = (
+            known is not None and _is_float(known) and value in self.initialisers and known.ndim
+        )
         return None if trained and self._may_be_trained(value) else known
 
     def static(self, value: Any) -> Array:
