@@ -22,7 +22,7 @@ from tests.test_end_to_end import assert_passes, break_file, project_of
     ("model", "pattern", "old", "new"),
     [
         ("language_model", "kernels/*mask_fill*.c", "> 0.0f ?", "< 0.0f ?"),
-        ("hand_made_attention", "kernels/*mask_fill*.c", "i * mask_step", "0"),
+        ("hand_made_attention", "kernels/*mask_fill*.c", "i * mask_step", "i / 2 * mask_step"),
         ("language_model", "kernels/*gather_rows*.c", "at % width", "0"),
         ("language_model", "kernels/*gather_grad*.c", "row != s->skip", "1"),
         ("language_model", "kernels/*gather_grad*.c", "int i = first;", "int i = first + 1;"),
