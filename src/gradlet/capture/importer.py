@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops.base import FromFrontEnd
+from gradlet.ops.mask import BLOCKED, add_constant
 
 
 @dataclass(frozen=True)
@@ -73,21 +75,56 @@ class GraphImporter:
         self.module = ""
         self.missing = Missing()
         self.updates: dict[str, str] = {}
+        self._constants: dict[tuple[str, Shape, bytes], str] = {}
+        self._counts: Counter[str] = Counter()
 
     def shape(self, name: str) -> Shape:
         return self.builder.tensors[name].shape
 
+    def dtype(self, name: str) -> str:
+        return self.builder.tensors[name].dtype
+
+    def count(self, kind: str) -> int:
+        self._counts[kind] += 1
+        return self._counts[kind] - 1
+
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
-        return self.builder.add(op, inputs, attrs, module=self.module)
+        for x, other in (inputs, inputs[::-1]) if op == "add" else ():
+            constant = self.builder.tensors[other].role == "const"
+            if constant and (self.builder.data[other] <= BLOCKED).any():
+                return add_constant(self, x, self.builder.data[other])  # type: ignore[arg-type]
+        return self.add_many(op, inputs, attrs)[0]
+
+    def add_many(
+        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
+    ) -> tuple[str, ...]:
+        return self.builder.add_many(op, inputs, attrs, module=self.module)
 
     def constant(self, array: Array) -> str:
-        return self.builder.value(self.builder.fresh("const"), array, "const")
+        """Equal ones, such as the masks of all layers, are one."""
+        dtype = "f32" if array.dtype.kind == "f" else "i32"
+        key = (dtype, array.shape, np.ascontiguousarray(array).tobytes())
+        if key not in self._constants:
+            name = self.builder.fresh("const")
+            self._constants[key] = self.builder.value(name, array, "const", dtype)
+        return self._constants[key]
+
+    def state(self, name: str, array: Array) -> str:
+        if name in self.builder.tensors:
+            return name
+        return self.builder.value(name, array, "state", "f32" if array.dtype.kind == "f" else "i32")
 
     def update(self, old: str, new: str) -> None:
         if old in self.updates:
             raise Unsupported(f"'{old}' is updated twice in one pass")
         self.builder.tensors[old] = replace(self.builder.tensors[old], role="state")
         self.updates[old] = new
+
+    def stored(self, value: Any) -> Array | None:
+        return None
+
+    def piece(self, value: Any, suffix: str, array: Array) -> str:
+        raise Unsupported(f"weight '{value}' is computed")
 
     def producer(self, name: str) -> Node | None:
         return next((n for n in reversed(self.builder.nodes) if name in n.outputs), None)
@@ -158,13 +195,43 @@ def refuse_bad_values(graph: Graph) -> None:
             raise GradletError(f"the example input '{name}' contains NaN or infinity")
 
 
-def standard_normal(shapes: Mapping[str, Shape]) -> dict[str, Array]:
-    """One sample per input, the same in every run, for models that come without data."""
+def table_rows(graph: Graph | GraphBuilder, name: str) -> dict[str, int]:
+    """How many rows each table has that is looked up by an input, by the module that does."""
+    same, rows = {name}, {}
+    for node in graph.nodes:
+        if node.op == "reshape" and node.inputs[0] in same:
+            same.update(node.outputs)
+        if node.op == "gather" and node.inputs[1] in same:
+            rows[node.module or node.inputs[0]] = graph.tensors[node.inputs[0]].shape[0]
+    return rows
+
+
+def check_indices(graph: Graph) -> None:
+    """Samples of integers must be rows of every table that they are looked up in."""
+    for name, value in graph.samples.items():
+        if name not in graph.inputs or graph.tensors[name].dtype != "i32":
+            continue
+        for module, rows in table_rows(graph, name).items():
+            if value.min() < 0 or value.max() >= rows:
+                raise GradletError(
+                    f"input '{name}' holds indices from {value.min()} to {value.max()}, but the "
+                    f"table of '{module}' has {rows} rows: 0 to {rows - 1} are possible"
+                )
+
+
+def drawn_samples(builder: GraphBuilder, inputs: Sequence[str]) -> dict[str, Array]:
+    """One sample per input, the same in every run, for models that come without data: standard
+    normal numbers, or rows of the tables that it looks up."""
     generator = np.random.default_rng(0)
-    return {
-        name: generator.standard_normal((1, *shape)).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+    samples: dict[str, Array] = {}
+    for name in inputs:
+        shape = (1, *builder.tensors[name].shape)
+        if builder.tensors[name].dtype == "f32":
+            samples[name] = generator.standard_normal(shape).astype(np.float32)
+        else:
+            rows = min(table_rows(builder, name).values(), default=2)
+            samples[name] = generator.integers(0, rows, shape).astype(np.int32)
+    return samples
 
 
 def stack_batches(array: Array, batch: int, what: str) -> Array:

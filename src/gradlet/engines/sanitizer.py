@@ -92,12 +92,11 @@ class Sanitizer:
         """From now on this call runs, on all cores; the last of a step is followed by its answer,
         the loss."""
         self.leave()
-        self.machine.watch_new_phase()
-        self._give_stacks()
+        self.new_phase()
         call = self.call = self.plan.calls[index]
         inputs = [self.span(name) for name in call.inputs if name]
         loss = [self.span(self.plan.graph.loss)] if answers else []
-        outputs = [self.span(name) for name in call.outputs]
+        outputs = [self.span(name) for name in call.outputs if name]
         scratch = [self.span(call.scratch)] if call.scratch else []
         self.granted = [*outputs, *scratch, *inputs, *loss]
         for span in [*inputs, *loss]:
@@ -108,6 +107,11 @@ class Sanitizer:
             self._grant(span, write=True, initialised=None if stays else False)
         for span in scratch:
             self._grant(span, write=True, initialised=False)
+
+    def new_phase(self) -> None:
+        """Behind a barrier: a core may store where another has stored."""
+        self.machine.watch_new_phase()
+        self._give_stacks()
 
     def leave(self) -> None:
         for span in self.granted:

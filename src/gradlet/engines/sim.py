@@ -166,14 +166,17 @@ class Session:
             for name, indices in members.items()
             for index in indices
             if name != "update" or update
-            for _ in range(getattr(self.plan.calls[index], "repeat", 1))
+            for _ in range(self.plan.calls[index].repeat)
         ]
         self.reach(self.begin)
         begin = self.machine.cycles
         for index, following in pairwise([None, *sequence, None]):
             self.reach(self.after if following is None else self.entries[following])
-            if index is not None:
-                self._finished(index, record)
+            if following == index:
+                self._repeated()
+                continue
+            if index is not None and record:
+                self._record(index)
             self._count(following)
             if self.sanitizer and following is not None:
                 self.sanitizer.enter(following, answers=following == sequence[-1])
@@ -201,10 +204,14 @@ class Session:
                         f"{self.symbols.name(address)}"
                     )
 
-    def _finished(self, index: int, record: bool) -> None:
-        if record:
-            for name in shown(self.plan, self.plan.calls[index].outputs):
-                self.tensors[name] = self.get(name)
+    def _record(self, index: int) -> None:
+        for name in shown(self.plan, self.plan.calls[index].outputs):
+            self.tensors[name] = self.get(name)
+
+    def _repeated(self) -> None:
+        """The same call once more, after a barrier."""
+        if self.sanitizer:
+            self.sanitizer.new_phase()
 
     def start_counting(self) -> None:
         self.costs = [Counter() for _ in self.plan.calls]
