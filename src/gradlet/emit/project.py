@@ -215,6 +215,7 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "stack": plan.target.stack,
         "flags": plan.target.flags,
         "memories": plan.target.memories,
+        "machine": dict(plan.target.machine),
         "level": plan.level.name,
         "sizes_level": plan.sizes_level.name,
         "align": plan.level.align,
