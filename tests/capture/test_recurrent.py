@@ -119,8 +119,9 @@ def test_toml_layers(tmp_path: Path) -> None:
 
 
 def test_projections_are_refused_by_name() -> None:
-    with pytest.raises(GradletError, match=r"module 'layer': .*proj_size"):
-        gradlet.capture(Layer("LSTM", proj_size=2), (torch.randn(5, 2, 3),), name="m")
+    module = nn.Sequential(nn.LSTM(3, 4, proj_size=2))
+    with pytest.raises(GradletError, match=r"module '0': .*proj_size"):
+        gradlet.capture(module, (torch.randn(5, 2, 3),), name="m")
 
 
 def test_layers_of_one_module_are_one_layer() -> None:
