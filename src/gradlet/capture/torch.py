@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.canonical import canonical
-from gradlet.capture.importer import GraphImporter, Unsupported, stack_batches
+from gradlet.capture.importer import GraphImporter, Unsupported, check_indices, stack_batches
+from gradlet.capture.torch_check import check_against_module, plain_attention
+from gradlet.capture.torch_fold import Folder
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
@@ -28,12 +30,18 @@ def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = N
     importer = _TorchImporter(name, program)
     importer.walk()
     samples = {
-        target: stack_batches(value.detach().numpy().astype(np.float32), size, f"input '{target}'")
+        target: stack_batches(_array(value), size, f"input '{target}'")
         for target, value in zip(importer.inputs, everything, strict=True)
     }
     graph = canonical(importer.finish(importer.inputs, importer.outputs, samples))
-    _check_against_module(graph, module, examples)
+    check_indices(graph)
+    check_against_module(graph, module, examples, rounded=importer.known.inexact)
     return graph
+
+
+def _array(value: Any) -> Array:
+    array: Array = value.detach().numpy()
+    return array.astype(np.float32 if value.dtype.is_floating_point else np.int32)
 
 
 def _examples(inputs: Any) -> tuple[Any, ...]:
@@ -46,11 +54,14 @@ def _examples(inputs: Any) -> tuple[Any, ...]:
             raise GradletError(
                 f"example input {index} is a {type(value).__name__}; tensors are needed"
             )
-        if not value.dtype.is_floating_point:
-            raise GradletError(f"example input {index} has dtype {value.dtype}; floats are needed")
+        if not value.dtype.is_floating_point and value.dtype not in (torch.int64, torch.int32):
+            raise GradletError(
+                f"example input {index} has dtype {value.dtype}; floats, or indices of type int64 "
+                f"or int32, are needed"
+            )
         if value.ndim == 0 or value.shape[0] == 0:
             raise GradletError(f"example input {index} has no samples: shape {list(value.shape)}")
-    return tuple(value.float() for value in examples)
+    return tuple(v.float() if v.dtype.is_floating_point else v for v in examples)
 
 
 def _first(value: Any, batch: int) -> Any:
@@ -84,7 +95,8 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.export.export(module, examples)
+            with plain_attention():
+                return torch.export.export(module, examples)
     except Exception as error:
         raise GradletError(
             f"torch.export cannot trace model '{name}': {_first_line(error)}\nShapes and control "
@@ -104,6 +116,7 @@ class _TorchImporter(GraphImporter):
         super().__init__(name)
         self.program = program
         self.names: dict[str, Any] = {}  # fx node -> tensor name(s); absent if it was refused
+        self.known = Folder(program)
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self._owners: dict[tuple[int, tuple[int, ...]], str] = {}
@@ -128,18 +141,20 @@ class _TorchImporter(GraphImporter):
                 self._input(node)
             else:
                 self.names[node.name] = self._stored(specs[node.name].target, kind)
+                if kind != "PARAMETER":
+                    self.known.learn(node.name, self._value(specs[node.name].target))
 
     def _input(self, node: Any) -> None:
         shape = node.meta["val"].shape
         if not all(isinstance(extent, int) for extent in shape):
             raise GradletError(f"input '{node.name}' has a dynamic shape {list(shape)}")
-        self.names[node.name] = self.builder.external(node.name, shape, "input")
+        dtype = "f32" if node.meta["val"].dtype.is_floating_point else "i32"
+        self.names[node.name] = self.builder.external(node.name, shape, "input", dtype)
         self.inputs.append(node.name)
 
     def _stored(self, target: str, kind: str) -> str:
         """A parameter or buffer under its own path; tied ones under the first path."""
-        values = {**self.program.state_dict, **self.program.constants}
-        value = values[target].detach()
+        value = self._value(target)
         key = (value.data_ptr(), tuple(value.shape))
         if value.numel() and key in self._owners:
             return self._owners[key]
@@ -149,16 +164,19 @@ class _TorchImporter(GraphImporter):
         self._owners[key] = self.builder.value(target, value.float().numpy(), role)
         return target
 
+    def _value(self, target: str) -> Any:
+        return {**self.program.state_dict, **self.program.constants}[target].detach()
+
     def _call(self, node: Any) -> None:
         self.module = _module_path(node)
         target = str(node.target)
         args = _positional(node)
         self._refuse_dynamic(node)
         shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
+        if _counts(node, args) or "_assert" in target or self.known.fold(node):
+            return
         if target == "<built-in function getitem>":
             self.names[node.name] = self.names[args[0].name][args[1]]
-            return
-        if _counts(node, args):
             return
         result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
         self.names[node.name] = self._stand_in(node.meta.get("val")) if result is None else result
@@ -183,7 +201,10 @@ class _TorchImporter(GraphImporter):
         self.outputs = [self.tensor(value) for value in values if value is not None]
 
     def tensor(self, value: Any) -> str:
-        name = self.names[value.name]
+        name = self.names.get(value.name)
+        known = self.known.values.get(value.name)
+        if name is None and known is not None and known.dtype.is_floating_point:
+            self.names[value.name] = name = self.constant(known.float().numpy())
         if not isinstance(name, str) or name not in self.builder.tensors:
             raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
         return name
@@ -191,8 +212,17 @@ class _TorchImporter(GraphImporter):
     def param(self, value: Any) -> str:
         return self.tensor(value)
 
-    def static(self, value: Any) -> Array:
+    def fixed(self, value: Any) -> Array | None:
+        if hasattr(value, "meta"):
+            known = self.known.values.get(value.name)
+            return None if known is None else known.numpy()
         return np.asarray(value)
+
+    def static(self, value: Any) -> Array:
+        known = self.fixed(value)
+        if known is None:
+            raise Unsupported(f"operand '{value.name}' depends on the data; it must be a constant")
+        return known
 
 
 def _counts(node: Any, args: Sequence[Any]) -> bool:
@@ -227,29 +257,3 @@ def _flat(args: Sequence[Any]) -> list[Any]:
 
 def _has_shape(arg: Any) -> bool:
     return hasattr(arg, "meta") and hasattr(arg.meta.get("val"), "shape")
-
-
-def _check_against_module(graph: Graph, module: Any, examples: tuple[Any, ...]) -> None:
-    """The captured program must compute what the module computes, in float64."""
-    from gradlet.reference import evaluate
-
-    torch = require_torch()
-    with torch.no_grad():
-        wide = copy.deepcopy(module).double().cpu()
-        for part in wide.modules():
-            if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
-                part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype
-        expected = wide(*(value.detach().double() for value in examples))
-    outputs = expected if isinstance(expected, tuple | list) else (expected,)
-    values = {name: value.astype(np.float64) for name, value in graph.data.items()}
-    values.update({name: value[0].astype(np.float64) for name, value in graph.samples.items()})
-    evaluate(graph, values, ("forward",))
-    for name, output in zip(graph.outputs, outputs, strict=True):
-        reference = output.numpy()
-        scale = max(float(np.abs(reference).max()), 1e-30)
-        # float32 weights are exact in float64, so only the order of summation differs
-        if float(np.abs(values[name] - reference).max()) > 1e-9 * scale:
-            raise GradletError(
-                f"the captured graph of '{graph.name}' does not compute what the module computes "
-                f"(output '{name}'); please report this model"
-            )
