@@ -180,6 +180,8 @@ class _Walk:
             return [self._transpose(node)]
         if node.op == "matmul":
             return [self._product(node)]
+        if node.op == "dropout":
+            return [self._dropout(node)]
         if order.is_elementwise(self.graph.site(node)):
             scattered = self._elementwise_views(node)
             if scattered:
@@ -244,6 +246,14 @@ class _Walk:
             return []
         names = [item.name for item in laid if item]
         return [Laid(self._add(node.op, names, node.attrs), first)]
+
+    def _dropout(self, node: Node) -> Laid:
+        """The same elements are lost as if the tensor lay as in the model."""
+        laid, state = self._settled(node.inputs[0]), self._plain(node.inputs[1])
+        placing = laid.placing
+        turned = {"view": placing.split, "order": placing.order}
+        attrs = node.attrs if placing.is_identity else {**node.attrs, **turned}
+        return Laid(self._add("dropout", [laid.name, state], attrs), placing)
 
     def _along(self, node: Node, rule: order.Rule) -> Laid:
         """An op that works under the order of its largest operand, with other attributes."""

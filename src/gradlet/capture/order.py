@@ -15,7 +15,7 @@ from gradlet.ops.channels import last_order
 Order = tuple[int, ...]
 """Which dimension of the model stands at each place."""
 
-ELEMENTWISE = ("unary", "map", "binary")
+ELEMENTWISE = ("unary", "map", "binary", "mask")
 """Families of kernels that compute each element from the elements at the same place."""
 
 
@@ -223,7 +223,7 @@ def back(site: Site, wish: Placing, tensor: Tensor) -> Placing | None:
     shape, rank = site.outs[0].shape, len(tensor.shape)
     if site.node.op == "reshape":
         return through(wish, tensor.shape)
-    if is_elementwise(site) and tensor.shape == shape:
+    if (is_elementwise(site) or site.node.op == "dropout") and tensor.shape == shape:
         return wish
     if not wish.keeps(shape):
         return None
