@@ -212,16 +212,17 @@ class _Walk:
     def _reshape(self, node: Node) -> Laid:
         """Another shape of the same bytes, wherever the order of the dimensions lets it be."""
         name, shape = node.inputs[0], self._shape(node.outputs[0])
-        if self._is_open(name) and node.outputs[0] in self.wishes:
-            back = order.through(self.wishes[node.outputs[0]], self._shape(name))
-            if back is not None:
-                self._store(name, back)
+        wish = self.wishes.get(node.outputs[0], Placing.plain(shape))
+        before = order.through(wish, self._shape(name))
+        if self._is_open(name) and before:
+            self._store(name, before)
         laid = self._settled(name)
         placing = order.through(laid.placing, shape)
-        if placing is None:
-            plain = self._plain(name)
-            return Laid(self._viewed(plain, shape), Placing.plain(shape))
-        return Laid(self._viewed(laid.name, placing.shape(shape)), placing)
+        if placing:
+            return Laid(self._viewed(laid.name, placing.shape(shape)), placing)
+        if before and before.keeps(self._shape(name)):  # turned now, so that nobody has to later
+            return Laid(self._viewed(self.fit(name, before.order), wish.shape(shape)), wish)
+        return Laid(self._viewed(self._plain(name), shape), Placing.plain(shape))
 
     def _transpose(self, node: Node) -> Laid:
         name, axes = node.inputs[0], ints(node.attrs, "axes")

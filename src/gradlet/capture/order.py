@@ -94,7 +94,9 @@ def through(placing: Placing, shape: Shape) -> Placing | None:
         return None  # a group is torn apart
     if all(run == sorted(run) for run in runs):
         return _plain_through(shape, [groups[g][1] for g in met])
-    if met != sorted(met) or any(r != sorted(r) and len(groups[g][1]) > 1 for g, r in zip(met, runs)):
+    if met != sorted(met) or any(
+        r != sorted(r) and len(groups[g][1]) > 1 for g, r in zip(met, runs)
+    ):
         return None
     return _split_through(shape, groups, runs, split)
 
@@ -232,6 +234,9 @@ def back(site: Site, wish: Placing, tensor: Tensor) -> Placing | None:
         return Placing(tensor.shape, tuple(axes[dim] for dim in wish.order))
     rule = rule_of(site)
     slot = site.node.inputs.index(tensor.name)
-    if rule and rank == rule.rank == len(shape) and slot < rule.operands:
-        return Placing(tensor.shape, wish.order)
-    return None
+    if rule is None or rule.rank != len(shape) or slot >= rule.operands:
+        return None
+    lead = rule.rank - rank  # an operand may lack the first dimensions, if they stay in front
+    if wish.order[:lead] != identity(lead):
+        return None
+    return Placing(tensor.shape, tuple(dim - lead for dim in wish.order[lead:]))

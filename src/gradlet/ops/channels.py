@@ -93,9 +93,7 @@ class MapOp(Op):
             return last_order(len(tensor.shape)).index(dim)
 
         return tuple(
-            replace(
-                axis, spans=tuple(replace(s, dim=moved(s.operand, s.dim)) for s in axis.spans)
-            )
+            replace(axis, spans=tuple(replace(s, dim=moved(s.operand, s.dim)) for s in axis.spans))
             for axis in axes
         )
 
@@ -129,4 +127,6 @@ def _planar(tensor: Tensor) -> Tensor:
 
 
 def _channels_first(value: Array) -> Array:
-    return value.transpose(0, value.ndim - 1, *range(1, value.ndim - 1)) if value.ndim > 1 else value
+    return (
+        value.transpose(0, value.ndim - 1, *range(1, value.ndim - 1)) if value.ndim > 1 else value
+    )
