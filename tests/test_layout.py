@@ -1,4 +1,4 @@
-"""Channels last: the same results as channels first, from other addresses and without transposes."""
+"""Channels last: the results of channels first, from other addresses and without transposes."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_the_project_says_what_lies_how(tmp_path: Path) -> None:
 
 
 def test_golden_data_are_turned(tmp_path: Path) -> None:
-    module, inputs = ALL["unet"]()
+    _, inputs = ALL["unet"]()
     graph = build("unet", tmp_path / "p").plan.graph
     expected = inputs[0].numpy().transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(graph.samples["x"][0], expected)

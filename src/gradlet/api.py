@@ -69,7 +69,7 @@ def training_graph(
 ) -> Graph:
     """The training graph of a captured model; targets are drawn if none were given.
 
-    With the layout hwc inputs, weights and targets are turned; they are given as the model has them.
+    With the layout hwc inputs, weights and targets are turned; give them as the model has them.
     """
     if recipe is None:
         known = {k: v for k, v in captured.defaults.items() if k in Recipe.__dataclass_fields__}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradlet.graph import Shape
+from gradlet.graph import Attrs, Shape
 from tests.cases.base import Case
 
 
@@ -14,7 +14,7 @@ def dropout(shape: Shape, p: float, salt: int = 0, group: int = 1, states: int =
 def ordered(view: Shape, order: tuple[int, ...], group: int, shape: Shape = ()) -> Case:
     """Of a tensor that does not lie as the model has it, maybe flattened."""
     turned = tuple(view[dim] for dim in order)
-    attrs = {"p": 0.5, "group": group, "salt": 7, "view": view, "order": order}
+    attrs: Attrs = {"p": 0.5, "group": group, "salt": 7, "view": view, "order": order}
     return Case("dropout", (shape or turned, (3,)), attrs, labels=9)
 
 

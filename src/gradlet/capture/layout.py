@@ -273,9 +273,9 @@ class _Walk:
     def _chosen(self, node: Node, rank: int) -> Order:
         """The order of the largest operand; a wish where that costs nothing."""
         wish = self.wishes.get(node.outputs[0])
-        if wish and wish.keeps(self._shape(node.outputs[0])) and len(wish.order) == rank:
-            if all(self._is_free(name, wish.order) for name in node.inputs):
-                return wish.order
+        fits = wish and wish.keeps(self._shape(node.outputs[0])) and len(wish.order) == rank
+        if wish and fits and all(self._is_free(name, wish.order) for name in node.inputs):
+            return wish.order
         full = [n for n in node.inputs if len(self._shape(n)) == rank and not self._is_open(n)]
         for name in sorted(full, key=lambda n: -self.graph.tensors[n].elements):
             placing = self.laid[name].placing

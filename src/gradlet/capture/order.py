@@ -94,9 +94,8 @@ def through(placing: Placing, shape: Shape) -> Placing | None:
         return None  # a group is torn apart
     if all(run == sorted(run) for run in runs):
         return _plain_through(shape, [groups[g][1] for g in met])
-    if met != sorted(met) or any(
-        r != sorted(r) and len(groups[g][1]) > 1 for g, r in zip(met, runs)
-    ):
+    torn = [g for g, run in zip(met, runs, strict=True) if run != sorted(run)]
+    if met != sorted(met) or any(len(groups[g][1]) > 1 for g in torn):
         return None
     return _split_through(shape, groups, runs, split)
 

@@ -67,8 +67,8 @@ class MapOp(Op):
         if not channels_last(attrs):
             return self.chw_shape(attrs, *ins)
         given = [_first(s) if self._is_map(i) else s for i, s in enumerate(ins)]
-        made = self.chw_shape(attrs, *given)
-        return tuple(_last(s) if n in self.maps else s for n, s in zip(self.outputs, made))
+        pairs = zip(self.outputs, self.chw_shape(attrs, *given), strict=True)
+        return tuple(_last(s) if n in self.maps else s for n, s in pairs)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         if not channels_last(attrs):
@@ -82,12 +82,9 @@ class MapOp(Op):
         axes = self.chw_axes(self.chw_site(site))
         if not channels_last(site.attrs):
             return axes
-        slots = (*self.inputs, *self.outputs)
-        operands = [slot.rstrip("?") for slot in slots]
-        ranks = {n: self.operand(site, n) for n in operands}
 
         def moved(name: str, dim: int) -> int:
-            tensor = ranks[name]
+            tensor = self.operand(site, name)
             if name not in self.maps or tensor is None:
                 return dim
             return last_order(len(tensor.shape)).index(dim)
