@@ -26,6 +26,7 @@ from gradlet.plan import plan
 from gradlet.recipe import Recipe
 from gradlet.reference import run_reference
 from gradlet.target import load as load_target
+from tests.capture.test_onnx_export import EXPORTERS, _export
 from tests.layout_models import LAYOUT_MODELS, TRANSPOSES
 from tests.models import MODELS
 from tests.test_end_to_end import assert_passes, break_file
@@ -226,14 +227,54 @@ def test_unknown_layout() -> None:
         gradlet.build("zoo:tutorial-cnn", "unused", layout="nhwc")
 
 
-def test_onnx_in_hwc(tmp_path: Path) -> None:
-    module, inputs = ALL["lenet"]()
-    torch.onnx.export(module, inputs, tmp_path / "m.onnx", dynamo=False)
-    captured = gradlet.capture(tmp_path / "m.onnx")
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", ["lenet", "residual", "unet", "temporal", "frozen_norms"])
+def test_onnx_in_hwc(name: str, exporter: str, tmp_path: Path) -> None:
+    module, (x,) = ALL[name]()
+    captured = gradlet.capture(_export(module.eval(), x, tmp_path / "m.onnx", exporter))
     chw, hwc = both(captured, Recipe(lr=0.05))
     assert transposes(hwc) == 0
     assert_same_training(chw, hwc)
     assert_passes(gradlet.emit(plan(hwc, load_target("host")), tmp_path / "p"), steps=2)
+
+
+TOML = """
+name = "net"
+input = [2, 6, 5]
+[training]
+loss = "cross_entropy"
+"""
+
+
+def test_toml_in_hwc(tmp_path: Path) -> None:
+    layers: list[dict[str, Any]] = [{"op": "conv2d", "out": 3, "kernel": 3, "padding": 1}]
+    layers += [{"op": "relu"}, {"op": "max_pool2d", "kernel": 2}, {"op": "flatten"}]
+    layers += [{"op": "linear", "out": 4}]
+    texts = ["\n".join(f"{k} = {json.dumps(v)}" for k, v in layer.items()) for layer in layers]
+    path = tmp_path / "net.toml"
+    path.write_text(TOML + "".join(f"[[layer]]\n{text}\n" for text in texts))
+    chw, hwc = both(gradlet.capture(path), Recipe())
+    assert transposes(hwc) == 0
+    assert_same_training(chw, hwc)
+
+
+def test_the_first_of_equal_maxima_wins_as_in_torch(tmp_path: Path) -> None:
+    """All pixels of a channel are equal: whose input counts is told by the weight's gradient."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        conv, inputs = torch.nn.Conv2d(2, 3, 1), torch.randn(2, 2, 7, 6)
+    torch.nn.init.zeros_(conv.weight)
+    module = torch.nn.Sequential(conv, torch.nn.MaxPool2d(3, 2, 1))
+    target = torch.zeros(2, 3, 4, 3)
+    recipe = Recipe(loss="mse", lr=0.5)
+    project = gradlet.build(
+        module, tmp_path / "p", inputs=(inputs,), targets=target, layout="hwc", recipe=recipe
+    )
+    after = host.run(project, steps=1, states=True).states[0]["0.weight"]
+    torch.nn.functional.mse_loss(module(inputs), target).backward()
+    assert conv.weight.grad is not None
+    wanted = -0.5 * conv.weight.grad.numpy()
+    np.testing.assert_allclose(after.reshape(3, 2), wanted.reshape(3, 2), rtol=1e-5)
 
 
 def test_a_wrong_weight_order_is_caught() -> None:
@@ -251,9 +292,9 @@ def vars_of(graph: Graph) -> dict[str, Any]:
 
 def test_a_wrong_kernel_is_caught(tmp_path: Path) -> None:
     project = build("residual", tmp_path / "p")
-    break_file(project, "kernels/*conv2d_forward_hwc__ref.c", "kw * s->dilation_w) *", "kw) *")
-    assert gradlet.verify(project, steps=1).passed
-    break_file(project, "kernels/*conv2d_forward_hwc__ref.c", "(x_row + kw)", "(x_row + 1)")
+    break_file(
+        project, "kernels/*conv2d_forward_hwc__pixels_4x16.c", "q < count ?", "q + 1 < count ?"
+    )
     assert not gradlet.verify(project, steps=1).passed
 
 
