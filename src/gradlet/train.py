@@ -272,8 +272,8 @@ def _total(
         return ""
     total = own[0]
     for index, part in enumerate(own[1:], start=1):
-        renames.setdefault(total, f"d_{name}.{index - 1}" if index == 1 else f"d_{name}.sum{index}")
-        renames.setdefault(part, f"d_{name}.{index}")
+        renames.setdefault(total, f"d_{name}.part0" if index == 1 else f"d_{name}.sum{index}")
+        renames.setdefault(part, f"d_{name}.part{index}")
         total = emit.add("add", [total, part])
     grads[name] = total
     renames.setdefault(total, f"d_{name}")
