@@ -65,8 +65,8 @@ def test_onnx_file_trains_like_the_module(
     size = 2 if options else 5
     targets = torch.randint(2, (size,))
     graph = replace(graph, samples={graph.inputs[0]: x.numpy()[None]})
-    graph = train(graph, Recipe(lr=0.1), targets.numpy()[None])
-    optimizer = torch.optim.SGD(module.double().parameters(), lr=0.1)
+    graph = train(graph, Recipe(lr=0.125), targets.numpy()[None])
+    optimizer = torch.optim.SGD(module.double().parameters(), lr=0.125)
     for step in run_reference(graph, 4):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(module(x.double()), targets)

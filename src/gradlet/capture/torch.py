@@ -204,7 +204,7 @@ class _TorchImporter(GraphImporter):
         name = self.names.get(value.name)
         known = self.known.values.get(value.name)
         if name is None and known is not None and known.dtype.is_floating_point:
-            self.names[value.name] = name = self.constant(known.float().numpy())
+            self.names[value.name] = name = self.constant(known.float().numpy().copy())
         if not isinstance(name, str) or name not in self.builder.tensors:
             raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
         return name

@@ -222,7 +222,7 @@ def _onnx_pad(imp: Importer, call: Call) -> str:
 
 @from_onnx("Slice")
 def _onnx_slice(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
+    x = imp.param(call.args[0])
     rank = len(imp.shape(x))
     starts, ends = ([int(n) for n in imp.static(call.args[i])] for i in (1, 2))
     dims = range(len(starts)) if call.arg(3) is None else [int(d) for d in imp.static(call.args[3])]

@@ -65,7 +65,8 @@ def _kept_as_it_lies(attrs: Attrs, state: Array, shape: Shape) -> Array:
 
 
 def _threshold(attrs: Attrs) -> int:
-    return round(number(attrs, "p") * 2**BITS)
+    whole: int = round(number(attrs, "p") * 2**BITS)
+    return whole
 
 
 def _scale(attrs: Attrs) -> float:
