@@ -76,6 +76,16 @@ def test_build_run_verify(folder: Path) -> None:
     assert verdict["bit_identical"] == {"host": True, "sim": True}
 
 
+def test_layout(folder: Path) -> None:
+    args = ("build", "zoo:tutorial-cnn", "-o", "d", "--layout", "hwc", "--json")
+    build = gradlet(*args, folder=folder)
+    assert build.returncode == 0, build.stderr
+    assert json.loads(build.stdout)["layout"] == "hwc"
+    manifest = json.loads((folder / "d" / "manifest.json").read_text())
+    assert manifest["stored"]["0.weight"]["order"] == [0, 2, 3, 1]
+    assert gradlet("verify", "d", "--steps", "1", folder=folder).returncode == 0
+
+
 def test_plain_output_is_for_people(folder: Path) -> None:
     build = gradlet("build", "model.py:net", "-o", "d", folder=folder)
     assert "lower bound" in build.stdout
@@ -100,6 +110,7 @@ BAD = {
     "missing onnx": (("build", "nothing.onnx", "-o", "d"), "there is no file 'nothing.onnx'"),
     "no model": (("build", "model.py", "-o", "d"), "is no model"),
     "missing name": (("build", "model.py:nothing", "-o", "d"), "defines no 'nothing'"),
+    "layout": (("build", "model.py:net", "-o", "d", "--layout", "nhwc"), "are chw and hwc"),
     "unknown zoo": (("build", "zoo:nothing", "-o", "d"), "the zoo has tutorial-cnn"),
     "wrong shape": (
         ("build", "model.py:net", "-o", "d", "--input", "7"),

@@ -23,6 +23,8 @@ from gradlet.verify import _run_oracle
 class Growing:
     """A network that hypothesis grows node by node from feature maps [N, C, H, W]."""
 
+    kinds: tuple[str, ...] = ("conv", "relu", "add", "max", "avg", "scale", "cut")
+
     def __init__(self, draw: Any, seed: int) -> None:
         self.draw = draw
         self.generator = np.random.default_rng(seed)
@@ -39,8 +41,7 @@ class Growing:
 
     def grow(self) -> None:
         x = self.draw(st.sampled_from(self.maps))
-        kind = self.draw(st.sampled_from(("conv", "relu", "add", "max", "avg", "scale", "cut")))
-        getattr(self, kind)(x)
+        getattr(self, self.draw(st.sampled_from(self.kinds)))(x)
 
     def conv(self, x: str) -> None:
         _, c, h, w = self.shape(x)

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradlet import target as targets
 from gradlet.capture import Captured, capture
+from gradlet.capture.layout import check_layout, lay_out
 from gradlet.emit.project import Project, emit, load, refuse_foreign
 from gradlet.engines import gvsoc, host, sim
 from gradlet.engines.model import Run
@@ -51,26 +52,33 @@ def build(
     batch: int | None = None,
     prefix: str = "net",
     recipe: Recipe | None = None,
+    layout: str = "chw",
     **capture_options: Any,
 ) -> Project:
     """Capture, train, plan and emit in one call."""
+    check_layout(layout)
     folder = Path(folder)
     refuse_foreign(folder)
     device = targets.load(target, cores=cores, sizes=memories)
     captured = capture(model, batch=batch, **capture_options)
-    graph = training_graph(captured, recipe)
+    graph = training_graph(captured, recipe, layout=layout)
     return emit(plan(graph, device, prefix=prefix), folder)
 
 
-def training_graph(captured: Captured, recipe: Recipe | None = None) -> Graph:
-    """The training graph of a captured model; targets are drawn if none were given."""
+def training_graph(
+    captured: Captured, recipe: Recipe | None = None, *, layout: str = "chw"
+) -> Graph:
+    """The training graph of a captured model; targets are drawn if none were given.
+
+    With the layout hwc inputs, weights and targets are turned; give them as the model has them.
+    """
     if recipe is None:
         known = {k: v for k, v in captured.defaults.items() if k in Recipe.__dataclass_fields__}
         recipe = replace(Recipe(), **known)
     targets_given = captured.targets
     if targets_given is None:
         targets_given = _drawn_targets(captured.graph, recipe.loss)
-    return train(captured.graph, recipe, targets_given)
+    return train(lay_out(captured.graph, layout), recipe, targets_given)
 
 
 def _drawn_targets(graph: Graph, loss: str) -> Array | None:

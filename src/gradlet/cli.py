@@ -24,6 +24,7 @@ from gradlet import doctor as doctor_module
 from gradlet import target as targets
 from gradlet.api import DEFAULT_TARGET, ENGINES, training_graph
 from gradlet.capture import Captured
+from gradlet.capture.layout import check_layout
 from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.engines.costs import run_json, show_run
 from gradlet.errors import GradletError
@@ -122,6 +123,7 @@ def build(
     batch: Annotated[int | None, typer.Option(help="Samples computed together.")] = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches per update.")] = None,
     dtype: Annotated[str, typer.Option(help="f32.")] = "f32",
+    layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw",
     update: Annotated[str | None, typer.Option(help="all, last:N, or names and patterns.")] = None,
     prefix: Annotated[str, typer.Option(help="Start of every C name.")] = "net",
     input_: Annotated[
@@ -134,6 +136,7 @@ def build(
 ) -> None:
     """Turn a model into a C project that trains it."""
     refuse_foreign(output)
+    check_layout(layout)
     if dtype != "f32":
         raise GradletError(f"dtype '{dtype}' is not there; f32 is")
     sizes = {**_levels(l1, l2), **_settings(set_ or [])}
@@ -155,7 +158,7 @@ def build(
         "update": update,
     }
     with progress("deriving the backward pass and planning the memory"):
-        graph = training_graph(captured, _recipe(captured, chosen))
+        graph = training_graph(captured, _recipe(captured, chosen), layout=layout)
         plan = gradlet.plan(graph, device, prefix=prefix)
     with progress("writing the project and its golden data"):
         project = gradlet.emit(plan, output)
@@ -295,6 +298,7 @@ def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
         "model": plan.graph.name,
         "target": plan.target.name,
         "cores": plan.target.cores,
+        "layout": plan.graph.layout,
         "params": parameter_count(plan),
         "trained": list(plan.graph.trained),
         "macs": plan.macs(),

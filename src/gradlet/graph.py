@@ -89,6 +89,8 @@ class Graph:
     samples   values of inputs and targets, one leading index per micro-batch
     grads     (tensor, its gradient); updates  (tensor, what replaces it after the step)
     accumulate  micro-batches per update
+    layout    of feature maps: chw, or hwc
+    stored    what lies otherwise than in the model: viewed as the first, permuted by the second
     """
 
     name: str
@@ -102,6 +104,8 @@ class Graph:
     grads: tuple[tuple[str, str], ...] = ()
     updates: tuple[tuple[str, str], ...] = ()
     accumulate: int = 1
+    layout: str = "chw"
+    stored: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict, compare=False)
 
     def site(self, node: Node) -> Site:
         ins = tuple(self.tensors[name] for name in node.inputs)
@@ -151,6 +155,8 @@ class Graph:
             "grads": [list(pair) for pair in self.grads],
             "updates": [list(pair) for pair in self.updates],
             "accumulate": self.accumulate,
+            "layout": self.layout,
+            "stored": {name: [list(s), list(o)] for name, (s, o) in self.stored.items()},
             "data": {name: array_to_json(value) for name, value in self.data.items()},
             "samples": {name: array_to_json(value) for name, value in self.samples.items()},
         }
@@ -172,6 +178,8 @@ class Graph:
             grads=tuple((a, b) for a, b in value["grads"]),
             updates=tuple((a, b) for a, b in value["updates"]),
             accumulate=value["accumulate"],
+            layout=value["layout"],
+            stored={name: (tuple(s), tuple(o)) for name, (s, o) in value["stored"].items()},
         )
 
     def dumps(self) -> str:

@@ -26,7 +26,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
             f"the model returns {len(graph.outputs)} tensors; a loss needs exactly one"
         )
     builder = GraphBuilder(graph.name, graph)
-    loss, samples = _append_loss(builder, graph, recipe, targets)
+    loss, samples, stored = _append_loss(builder, graph, recipe, targets)
     trainable = select(graph, recipe.update)
     grads = _backward(builder, loss, trainable, recipe.accumulate)
     steps = _append_steps(builder)
@@ -43,6 +43,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
         grads=tuple(grads.items()),
         updates=(*graph.updates, *steps, *updates),
         accumulate=recipe.accumulate,
+        stored=stored,
     )
     check_graph(result)
     return result
@@ -75,16 +76,29 @@ def _check_loss_options(recipe: Recipe) -> None:
 
 def _append_loss(
     builder: GraphBuilder, graph: Graph, recipe: Recipe, targets: Array | None
-) -> tuple[str, dict[str, Array]]:
+) -> tuple[str, dict[str, Array], dict[str, tuple[Shape, Shape]]]:
+    """The loss's name, the samples with the targets, and what lies otherwise than in the model."""
     output = builder.tensors[graph.outputs[0]]
     if recipe.loss in LABELLED and len(output.shape) < 2:
         raise GradletError(
             f"{recipe.loss} needs an output of [batch, classes]; the model gives {output}"
         )
-    shape, dtype = target_of(recipe.loss, output.shape)
-    samples = dict(graph.samples)
+    samples, stored = dict(graph.samples), dict(graph.stored)
+    modelled, order = stored.get(output.name, (output.shape, tuple(range(len(output.shape)))))
+    shape, dtype = target_of(recipe.loss, modelled)
     if targets is not None:
-        samples["target"] = _checked_targets(targets, shape, dtype, output.shape, recipe)
+        targets = _checked_targets(targets, shape, dtype, modelled, recipe)
+    scores = output.name
+    if output.name in stored and recipe.loss in LABELLED:  # classes are last: one row per label
+        rows = output.elements // output.shape[-1]
+        scores = builder.add("reshape", [output.name], {"shape": (rows, output.shape[-1])})
+        shape, targets = (rows,), None if targets is None else targets.reshape(-1, rows)
+    elif output.name in stored:
+        shape, stored["target"] = output.shape, stored[output.name]
+        if targets is not None:
+            targets = targets.transpose(0, *(dim + 1 for dim in order))
+    if targets is not None:
+        samples["target"] = np.ascontiguousarray(targets)
     builder.external("target", shape, "target", dtype)
     defaults = Recipe()
     attrs = {
@@ -92,11 +106,11 @@ def _append_loss(
         for name in options_of(recipe.loss)
         if getattr(recipe, name) != getattr(defaults, name)
     }
-    operands = [output.name, "target"]
+    operands = [scores, "target"]
     if recipe.class_weights:
         operands.append(builder.value("class_weights", np.asarray(recipe.class_weights), "const"))
     loss = builder.add(recipe.loss, operands, attrs, role="loss", name="loss")
-    return loss, samples
+    return loss, samples, stored
 
 
 def _checked_targets(

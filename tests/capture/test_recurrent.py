@@ -51,22 +51,25 @@ def _exported(module: nn.Module, x: Any, path: Path, exporter: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("exporter", ["legacy", "dynamo"])
+# The new exporter unrolls a plain RNN and folds the weights of its first step: nothing to train as
+# the module does.
+@pytest.mark.parametrize(
+    ("kind", "exporter"),
+    [(kind, e) for kind in KINDS for e in ("legacy", "dynamo") if (kind, e) != ("RNN", "dynamo")],
+)
 @pytest.mark.parametrize("options", [{}, DEEP], ids=["plain", "deep"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_onnx_file_trains_like_the_module(
     kind: str, options: dict[str, Any], exporter: str, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     module, x = Layer(kind, **options), torch.randn(2, 5, 3)
     graph = capture_onnx(_exported(module, x, tmp_path / "m.onnx", exporter))
-    if (kind, exporter) != ("RNN", "dynamo"):  # that exporter unrolls it
-        assert Counter(node.op for node in graph.nodes)[KINDS[kind]] == (4 if options else 1)
+    assert Counter(node.op for node in graph.nodes)[KINDS[kind]] == (4 if options else 1)
     size = 2 if options else 5
     targets = torch.randint(2, (size,))
     graph = replace(graph, samples={graph.inputs[0]: x.numpy()[None]})
-    graph = train(graph, Recipe(lr=0.1), targets.numpy()[None])
-    optimizer = torch.optim.SGD(module.double().parameters(), lr=0.1)
+    graph = train(graph, Recipe(lr=0.125), targets.numpy()[None])
+    optimizer = torch.optim.SGD(module.double().parameters(), lr=0.125)
     for step in run_reference(graph, 4):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(module(x.double()), targets)
@@ -116,8 +119,9 @@ def test_toml_layers(tmp_path: Path) -> None:
 
 
 def test_projections_are_refused_by_name() -> None:
-    with pytest.raises(GradletError, match=r"module 'layer': .*proj_size"):
-        gradlet.capture(Layer("LSTM", proj_size=2), (torch.randn(5, 2, 3),), name="m")
+    module = nn.Sequential(nn.LSTM(3, 4, proj_size=2))
+    with pytest.raises(GradletError, match=r"module '0': .*proj_size"):
+        gradlet.capture(module, (torch.randn(5, 2, 3),), name="m")
 
 
 def test_layers_of_one_module_are_one_layer() -> None:

@@ -12,21 +12,25 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from tests.cases.base import Case
+from tests.cases.layout import channels_last
 
 _MODULES = [
     import_module(f"{__name__}.{name}")
     for name in sorted(module.name for module in iter_modules(__path__))
-    if name != "base"
+    if name not in ("base", "layout")
 ]
-CASES: tuple[Case, ...] = tuple(row for module in _MODULES for row in module.ROWS)
+_ROWS: tuple[Case, ...] = tuple(row for module in _MODULES for row in module.ROWS)
+CASES: tuple[Case, ...] = (*_ROWS, *(turned for row in _ROWS for turned in channels_last(row)))
 
 
 def random_cases(count: int, seed: int = 0) -> Iterator[Case]:
-    """Seeded rows, in turn from every family that makes them."""
+    """Seeded rows, in turn from every family that makes them, in every layout."""
     chance = random.Random(seed)
     makers = [module.random_row for module in _MODULES if hasattr(module, "random_row")]
     for index in range(count):
-        yield makers[index % len(makers)](chance)
+        row = makers[index % len(makers)](chance)
+        yield row
+        yield from channels_last(row)
 
 
 __all__ = ["CASES", "Case", "random_cases"]

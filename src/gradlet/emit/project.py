@@ -177,6 +177,11 @@ def _manifest(plan: Plan, files: Mapping[str, str]) -> str:
         "prefix": plan.prefix,
         "target": plan.target.name,
         "cores": plan.target.cores,
+        "layout": plan.graph.layout,
+        "stored": {
+            name: {"view": list(view), "order": list(order)}
+            for name, (view, order) in plan.graph.stored.items()
+        },
         "params": parameter_count(plan),
         "macs": plan.macs(),
         "memory": plan.memory(),
@@ -221,6 +226,8 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "align": plan.level.align,
         "batch": graph.tensors[graph.inputs[0]].shape[0],
         "accumulate": graph.accumulate,
+        "layout": graph.layout,
+        "stored": list(_stored(plan, tensors)),
         "inputs": inputs,
         "outputs": [tensors[name] for name in graph.outputs],
         "target": tensors["target"],
@@ -244,6 +251,14 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         **{f"{r}_bytes": plan.region_bytes(r) for r in ("arena", "weights", "constants")},
         **_golden_view(plan, expected, tensors),
     }
+
+
+def _stored(plan: Plan, tensors: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What lies otherwise than in the model, by the name that its user knows."""
+    for name, (view, order) in plan.graph.stored.items():
+        accessor = tensors[name]["accessor"] if name in tensors else ""
+        known = f"{plan.prefix}_{accessor}()" if accessor else comment(name)
+        yield {"name": known, "view": view, "order": order}
 
 
 SETTINGS = {"lr": "learning_rate", "eps": "epsilon"}

@@ -2,7 +2,8 @@
 
 Depthwise is groups == channels, pointwise a 1x1 kernel. Feature maps are [N, C, H, W], weights
 [O, C/groups, KH, KW]. `padding` is (top, left, bottom, right). In one dimension H and KH are left
-out, `padding` is (left, right), and everything is computed as a map of height 1.
+out, `padding` is (left, right), and everything is computed as a map of height 1. With channels last
+maps are [N, H, W, C] and weights [O, KH, KW, C/groups].
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from gradlet.ops.base import (
     Emitter,
     Importer,
     Lowering,
-    Op,
     ShapeError,
     Span,
     Work,
@@ -31,6 +31,7 @@ from gradlet.ops.base import (
     pair,
     register,
 )
+from gradlet.ops.channels import MapOp, all_but_channels, spatial
 from gradlet.ops.line import as_planes, batched, lifted, planes, without_height, without_rows
 from gradlet.ops.window import Sides, onnx_padding, same_padding, toml_padding, window
 
@@ -68,12 +69,13 @@ def _group_axis(groups: int, operands: dict[str, tuple[int, int]]) -> Axis:
 
 
 @register
-class Conv2d(Op):
+class Conv2d(MapOp):
     name = "conv2d"
     inputs = ("x", "w", "b?")
+    maps = ("x", "w", "y")
     linear = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         x, w = ins[:2]
         groups = _grouped(attrs)
         if not len(x) == len(w) == 2 + len(ints(attrs, "stride")):
@@ -87,7 +89,7 @@ class Conv2d(Op):
         rows, columns = window(lifted(attrs), planes(w)[2:]).output(*planes(x)[2:])
         return ((x[0], w[0], *(rows, columns)[4 - len(x) :]),)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         x, w = as_planes(*ins[:2])
         groups = _grouped(attrs)
         view = window(lifted(attrs), w.shape[2:]).windows(x)
@@ -108,20 +110,20 @@ class Conv2d(Op):
         x, w = site.node.inputs[:2]
         result = {}
         if "x" in wanted:
-            attrs = {**site.attrs, "size": site.ins[0].shape[2:]}
+            attrs = {**site.attrs, "size": spatial(site.attrs, site.ins[0].shape)}
             result["x"] = emit.add("conv2d_input_grad", [grads[0], w], attrs)
         if "w" in wanted:
-            attrs = {**site.attrs, "kernel": site.ins[1].shape[2:]}
+            attrs = {**site.attrs, "kernel": spatial(site.attrs, site.ins[1].shape)}
             result["w"] = emit.add("conv2d_weight_grad", [grads[0], x], attrs)
         if "b" in wanted:
-            dims = range(2, len(site.outs[0].shape))
-            result["b"] = emit.add("sum", [grads[0]], {"axes": (0, *dims)})
+            axes = all_but_channels(site.attrs, site.outs[0].shape)
+            result["b"] = emit.add("sum", [grads[0]], {"axes": axes})
         return result
 
     def work(self, site: Site) -> Work:
         return Work(_macs(site.ins[1].shape, site.outs[0].shape), site.moved_bytes)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         x, w, y = (planes(t.shape) for t in (*site.ins[:2], site.outs[0]))
         slide = window(lifted(site.attrs), w[2:])
         bias = {"b": (0, y[1])} if len(site.ins) == 3 else {}
@@ -140,11 +142,11 @@ class Conv2d(Op):
         axes.append(Axis("in_channels", x[1], in_spans, reduction=True))
         return without_rows(axes, site.attrs)
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         return Lowering("conv2d", "forward", conv_sizes(site.attrs, x, w, y))
 
-    def torch(self, attrs: Attrs, *ins: str) -> str:
+    def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         sides = ints(attrs, "padding")
         dims = len(sides) // 2
         x, padding = ins[0], f"{sides[:dims]}"
@@ -159,17 +161,18 @@ class Conv2d(Op):
 
 
 @register
-class Conv2dInputGrad(Op):
+class Conv2dInputGrad(MapOp):
     name = "conv2d_input_grad"
     inputs = ("dy", "w")
     outputs = ("dx",)
+    maps = ("dy", "w", "dx")
     linear = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         dy, w = ins
         return ((dy[0], w[1] * _grouped(attrs), *ints(attrs, "size")),)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dy, w = as_planes(*ins)
         groups = _grouped(attrs)
         slide = window(lifted(attrs), w.shape[2:])
@@ -186,7 +189,7 @@ class Conv2dInputGrad(Op):
     def work(self, site: Site) -> Work:
         return Work(_macs(site.ins[1].shape, site.ins[0].shape), site.moved_bytes)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         dy, w, dx = (planes(t.shape) for t in (*site.ins, site.outs[0]))
         given, made = self.inputs[0], self.outputs[0]  # a transposed convolution has other names
         slide = window(lifted(site.attrs), w[2:])
@@ -203,7 +206,7 @@ class Conv2dInputGrad(Op):
         axes.append(Axis("out_channels", dy[1], (Span(given, 1), Span("w", 0)), reduction=True))
         return without_rows(axes, site.attrs)
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         dy, w, dx = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         return Lowering("conv2d", "input_grad", conv_sizes(site.attrs, dx, w, dy))
 
@@ -224,17 +227,18 @@ def _through_tap(dy: Array, w: Array, groups: int) -> Array:
 
 
 @register
-class Conv2dWeightGrad(Op):
+class Conv2dWeightGrad(MapOp):
     name = "conv2d_weight_grad"
     inputs = ("dy", "x")
     outputs = ("dw",)
+    maps = ("dy", "x", "dw")
     linear = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         dy, x = ins
         return ((dy[1], x[1] // _grouped(attrs), *ints(attrs, "kernel")),)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dy, x = as_planes(*ins)
         groups = _grouped(attrs)
         view = window(lifted(attrs), ints(lifted(attrs), "kernel")).windows(x)
@@ -250,7 +254,7 @@ class Conv2dWeightGrad(Op):
     def work(self, site: Site) -> Work:
         return Work(_macs(site.outs[0].shape, site.ins[0].shape), site.moved_bytes)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         dy, x, dw = (planes(t.shape) for t in (*site.ins, site.outs[0]))
         slide = window(lifted(site.attrs), dw[2:])
         rows = (Span("dy", 2), slide.forward_span("x", 0))
@@ -268,7 +272,7 @@ class Conv2dWeightGrad(Op):
         axes.append(Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))))
         return without_rows(axes, site.attrs)
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         return Lowering("conv2d", "weight_grad", conv_sizes(site.attrs, x, dw, dy))
 

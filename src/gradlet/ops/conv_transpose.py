@@ -19,6 +19,7 @@ from gradlet.ops.base import (
     ints,
     register,
 )
+from gradlet.ops.channels import spatial
 from gradlet.ops.conv import Conv2dInputGrad
 from gradlet.ops.line import batched, lifted, planes
 from gradlet.ops.window import window
@@ -31,8 +32,9 @@ class ConvTranspose(Conv2dInputGrad):
     name = "conv_transpose"
     inputs = ("x", "w")
     outputs = ("y",)
+    maps = ("x", "w", "y")
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         x, w = ins
         if not len(x) == len(w) == 2 + len(ints(attrs, "stride")):
             raise ShapeError("feature maps and weights differ in their number of dimensions")
@@ -48,7 +50,7 @@ class ConvTranspose(Conv2dInputGrad):
         back = window(wide, planes(w)[2:]).output(size[0], size[1])
         if back != planes(x)[2:]:
             raise ShapeError("output padding must be smaller than the stride")
-        return super().shape(attrs, *ins)
+        return super().chw_shape(attrs, *ins)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
@@ -59,11 +61,11 @@ class ConvTranspose(Conv2dInputGrad):
         if "x" in wanted:
             result["x"] = emit.add("conv2d", [grads[0], w], attrs)
         if "w" in wanted:
-            kernel = site.ins[1].shape[2:]
+            kernel = spatial(site.attrs, site.ins[1].shape)
             result["w"] = emit.add("conv2d_weight_grad", [x, grads[0]], {**attrs, "kernel": kernel})
         return result
 
-    def torch(self, attrs: Attrs, *ins: str) -> str:
+    def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         size, sides = ints(attrs, "size"), ints(attrs, "padding")
         dims = len(size)
         whole = (

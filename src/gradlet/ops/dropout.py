@@ -19,14 +19,16 @@ from gradlet.ops.base import (
     Lowering,
     Op,
     ShapeError,
+    Size,
     from_onnx,
     from_toml,
     from_torch,
     integer,
+    ints,
     number,
     register,
 )
-from gradlet.ops.pointwise import same_index_axes
+from gradlet.ops.pointwise import merge, padded, row_major, same_index_axes
 
 STATE = "dropout_state"
 SEED, STEP, ACTIVE = range(3)
@@ -54,6 +56,14 @@ def kept(attrs: Attrs, state: Array, count: int) -> Array:
     return stay
 
 
+def _kept_as_it_lies(attrs: Attrs, state: Array, shape: Shape) -> Array:
+    """The mask of the model's order of elements, for a tensor that lies in another."""
+    stay = kept(attrs, state, int(np.prod(shape, dtype=int)))
+    if "order" in attrs:
+        stay = stay.reshape(ints(attrs, "view")).transpose(ints(attrs, "order"))
+    return stay.reshape(shape)
+
+
 def _threshold(attrs: Attrs) -> int:
     whole: int = round(number(attrs, "p") * 2**BITS)
     return whole
@@ -66,7 +76,11 @@ def _scale(attrs: Attrs) -> float:
 
 @register
 class Dropout(Op):
-    """x / (1 - p), or 0 with probability p; `group` neighbours share their fate."""
+    """x / (1 - p), or 0 with probability p; `group` neighbours share their fate.
+
+    A tensor that does not lie as the model has it, but viewed as `view` and permuted by `order`,
+    loses the same elements.
+    """
 
     name = "dropout"
     inputs = ("x", "state")
@@ -79,11 +93,11 @@ def _mixed(v):
     return v ^ (v >> 16)
 
 
-def _dropout(x, state, salt, group, threshold, scale):
+def _dropout(x, state, salt, group, threshold, scale, view, order):
     if not state[2]:
         return x
     key = _mixed(_mixed(_mixed(state[0]) + salt) + state[1])
-    place = torch.arange(x.numel()).reshape(x.shape) // group
+    place = torch.arange(x.numel()).reshape(view).permute(order).reshape(x.shape) // group
     return torch.where(_mixed(key + place * 0x9E3779B1) >> 8 >= threshold, x * scale, 0.0)
 """
 
@@ -100,7 +114,7 @@ def _dropout(x, state, salt, group, threshold, scale):
         x, state = ins
         if not state[ACTIVE]:
             return (x,)
-        return (np.where(kept(attrs, state, x.size).reshape(x.shape), x * _scale(attrs), 0.0),)
+        return (np.where(_kept_as_it_lies(attrs, state, x.shape), x * _scale(attrs), 0.0),)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
@@ -114,13 +128,27 @@ def _dropout(x, state, salt, group, threshold, scale):
         return same_index_axes(site.outs[0].shape, ("x", "y"))
 
     def lower(self, site: Site) -> Lowering:
-        sizes = {"count": site.outs[0].elements, "group": integer(site.attrs, "group")}
+        sizes: dict[str, Size] = {"count": site.outs[0].elements}
+        sizes |= {"group": integer(site.attrs, "group")}
         sizes |= {"salt": integer(site.attrs, "salt"), "threshold": _threshold(site.attrs)}
-        return Lowering("dropout", "apply", {**sizes, "scale": _scale(site.attrs)})
+        view, order = _order(site.attrs)
+        strides = row_major(view) if order else ()
+        extents, (steps,) = merge(
+            tuple(view[dim] for dim in order), [tuple(strides[dim] for dim in order)]
+        )
+        sizes |= {"extent": padded(extents, 1), "step": padded(steps, 0)}
+        mode = "apply_ordered" if order else "apply"
+        return Lowering("dropout", mode, {**sizes, "scale": _scale(site.attrs)})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
-        numbers = [integer(attrs, "salt"), integer(attrs, "group"), _threshold(attrs)]
-        return f"_dropout({', '.join(ins)}, {', '.join(map(str, numbers))}, {_scale(attrs)!r})"
+        numbers: list[object] = [integer(attrs, "salt"), integer(attrs, "group"), _threshold(attrs)]
+        view, order = _order(attrs) if "order" in attrs else ((-1,), (0,))
+        numbers = [*numbers, repr(_scale(attrs)), view, order]
+        return f"_dropout({', '.join(ins)}, {', '.join(map(str, numbers))})"
+
+
+def _order(attrs: Attrs) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (ints(attrs, "view"), ints(attrs, "order")) if "order" in attrs else ((), ())
 
 
 @register
@@ -148,7 +176,8 @@ class DropoutStep(Op):
         return ()
 
     def lower(self, site: Site) -> Lowering:
-        return Lowering("dropout", "step", {**dict.fromkeys(_SIZES, 0), "scale": 0.0})
+        none: dict[str, Size] = {"extent": padded((), 1), "step": padded((), 0), "scale": 0.0}
+        return Lowering("dropout", "step", {**dict.fromkeys(_SIZES, 0), **none})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"({ins[0]} + torch.tensor([0, 1, 0])).int()"

@@ -18,6 +18,7 @@ from gradlet.ops.base import (
     number,
     register,
 )
+from gradlet.ops.channels import MapOp, all_but_channels, channels_last
 from gradlet.ops.elementwise import reduce_to
 from gradlet.ops.pointwise import same_index_axes
 
@@ -44,19 +45,20 @@ def _axes(shape: Shape, large: Sequence[str], small: Sequence[str]) -> tuple[Axi
 
 
 @register
-class FrozenNorm(Op):
+class FrozenNorm(MapOp):
     """(x - mean) / sqrt(var + eps) * w + b by channel; no gradient flows to the statistics."""
 
     name = "frozen_norm"
     inputs = ("x", "mean", "var", "w?", "b?")
+    maps = ("x", "y")
     overwrites = ("x",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if len(ins[0]) < 2 or any(shape != ins[0][1:2] for shape in ins[1:]):
             raise ShapeError("statistics, weight and bias need one number per channel")
         return (ins[0],)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         x, mean, var, *affine = ins[0], *(_column(value, ins[0].ndim) for value in ins[1:])
         y = (x - mean) / np.sqrt(var + number(attrs, "eps"))
         y = y * affine[0] if affine else y
@@ -73,12 +75,11 @@ class FrozenNorm(Op):
     ) -> dict[str, str]:
         (grad,), result = grads, {}
         x, mean, var, *affine = site.node.inputs
-        rank = len(site.ins[0].shape)
         if "w" in wanted:
             plain = emit.add("frozen_norm", [x, mean, var], site.attrs)
-            result["w"] = _by_channel(emit, emit.add("mul", [plain, grad]), rank)
+            result["w"] = _by_channel(emit, emit.add("mul", [plain, grad]), site)
         if "b" in wanted:
-            result["b"] = _by_channel(emit, grad, rank)
+            result["b"] = _by_channel(emit, grad, site)
         if "x" in wanted:
             result["x"] = emit.add("frozen_norm_grad", [grad, var, *affine[:1]], site.attrs)
         return result
@@ -86,35 +87,38 @@ class FrozenNorm(Op):
     def work(self, site: Site) -> Work:
         return Work(site.outs[0].elements, site.moved_bytes, 4 * site.outs[0].elements)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _axes(site.ins[0].shape, ("x", "y"), ("mean", "var", "w", "b"))
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         return Lowering("frozen_norm", "forward", _sizes(site.attrs, site.ins[0].shape))
 
-    def torch(self, attrs: Attrs, *ins: str) -> str:
+    def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         weights = ", ".join(ins[3:] or ("None",))
         return f"F.batch_norm({', '.join(ins[:3])}, {weights}, eps={attrs['eps']})"
 
 
-def _by_channel(emit: Emitter, grad: str, rank: int) -> str:
-    """Sums over all dimensions but the second."""
-    channels = emit.shape(grad)[1]
-    column = reduce_to(emit, grad, (channels, *(1,) * (rank - 2)))
-    return column if rank == 2 else emit.add("reshape", [column], {"shape": (channels,)})
+def _by_channel(emit: Emitter, grad: str, site: Site) -> str:
+    """Sums over all dimensions but that of the channels."""
+    shape = site.ins[0].shape
+    if channels_last(site.attrs):
+        return emit.add("sum", [grad], {"axes": all_but_channels(site.attrs, shape)})
+    column = reduce_to(emit, grad, (shape[1], *(1,) * (len(shape) - 2)))
+    return column if len(shape) == 2 else emit.add("reshape", [column], {"shape": shape[1:2]})
 
 
 @register
-class FrozenNormGrad(Op):
+class FrozenNormGrad(MapOp):
     name = "frozen_norm_grad"
     inputs = ("dy", "var", "w?")
     outputs = ("dx",)
+    maps = ("dy", "dx")
     overwrites = ("dy",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (ins[0],)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dy, var, *weight = ins[0], *(_column(value, ins[0].ndim) for value in ins[1:])
         dx = dy / np.sqrt(var + number(attrs, "eps"))
         return (dx * weight[0] if weight else dx,)
@@ -122,10 +126,10 @@ class FrozenNormGrad(Op):
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, 4 * site.outs[0].elements)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _axes(site.ins[0].shape, ("dy", "dx"), ("var", "w"))
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         return Lowering("frozen_norm", "input_grad", _sizes(site.attrs, site.ins[0].shape))
 
 

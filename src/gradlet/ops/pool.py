@@ -17,7 +17,6 @@ from gradlet.ops.base import (
     Axis,
     Emitter,
     Lowering,
-    Op,
     ShapeError,
     Span,
     Work,
@@ -26,6 +25,7 @@ from gradlet.ops.base import (
     pair,
     register,
 )
+from gradlet.ops.channels import MapOp, spatial
 from gradlet.ops.window import Window, window
 
 
@@ -44,6 +44,7 @@ def _beyond(attrs: Attrs) -> tuple[int, int]:
 def _sizes(attrs: Attrs, x: Shape, y: Shape) -> dict[str, int]:
     return {
         "planes": x[0] * x[1],
+        "channels": x[1],
         "in_h": x[2],
         "in_w": x[3],
         "out_h": y[2],
@@ -82,15 +83,16 @@ def _taps_per_output(site: Site) -> int:
 
 
 @register
-class MaxPool2d(Op):
+class MaxPool2d(MapOp):
     name = "max_pool2d"
     inputs = ("x",)
+    maps = ("x", "y")
     exact = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (_pool_shape(attrs, ins[0]),)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (_slide(attrs).windows(ins[0], fill=-np.inf).max(axis=(4, 5)),)
 
     def vjp(
@@ -98,15 +100,15 @@ class MaxPool2d(Op):
     ) -> dict[str, str]:
         return {"x": emit.add("max_pool2d_grad", [grads[0], site.node.inputs[0]], site.attrs)}
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _forward_axes(site)
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         return Lowering(
             "pool", "max_forward", _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
         )
 
-    def torch(self, attrs: Attrs, *ins: str) -> str:
+    def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         top, left, bottom, right = _slide(attrs).padding
         padded = f"F.pad({ins[0]}, ({left}, {right}, {top}, {bottom}), value=float('-inf'))"
         return (
@@ -116,15 +118,16 @@ class MaxPool2d(Op):
 
 
 @register
-class MaxPool2dGrad(Op):
+class MaxPool2dGrad(MapOp):
     name = "max_pool2d_grad"
     inputs = ("dy", "x")
     outputs = ("dx",)
+    maps = ("dy", "x", "dx")
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (ins[1],)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dy, x = ins
         slide = _slide(attrs)
         top, left, bottom, right = slide.padding
@@ -141,14 +144,14 @@ class MaxPool2dGrad(Op):
         np.add.at(padded, (n, c, rows, cols), dy)
         return (padded[:, :, top : top + x.shape[2], left : left + x.shape[3]],)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         dx = site.outs[0].shape
         return (
             Axis("batch", dx[0], (Span("dy", 0), Span("x", 0), Span("dx", 0))),
             Axis("channels", dx[1], (Span("dy", 1), Span("x", 1), Span("dx", 1))),
         )
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         return Lowering(
             "pool", "max_grad", _sizes(site.attrs, site.ins[1].shape, site.ins[0].shape)
         )
@@ -168,36 +171,37 @@ def _divisors(attrs: Attrs, height: int, width: int) -> Array:
 
 
 @register
-class AvgPool2d(Op):
+class AvgPool2d(MapOp):
     name = "avg_pool2d"
     inputs = ("x",)
+    maps = ("x", "y")
     linear = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (_pool_shape(attrs, ins[0]),)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         total = _slide(attrs).windows(ins[0]).sum(axis=(4, 5))
         return (total / _divisors(attrs, *ins[0].shape[2:]),)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, str]:
-        attrs = {**site.attrs, "size": site.ins[0].shape[2:]}
+        attrs = {**site.attrs, "size": spatial(site.attrs, site.ins[0].shape)}
         return {"x": emit.add("avg_pool2d_grad", [grads[0]], attrs)}
 
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, site.outs[0].elements * _taps_per_output(site))
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _forward_axes(site)
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         return Lowering(
             "pool", "avg_forward", _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
         )
 
-    def torch(self, attrs: Attrs, *ins: str) -> str:
+    def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         top, left, bottom, right = ints(attrs, "padding")
         sides, (below, beside) = (left, right, top, bottom), _beyond(attrs)
         pool = f"{attrs['kernel']}, {attrs['stride']}"
@@ -214,16 +218,17 @@ class AvgPool2d(Op):
 
 
 @register
-class AvgPool2dGrad(Op):
+class AvgPool2dGrad(MapOp):
     name = "avg_pool2d_grad"
     inputs = ("dy",)
     outputs = ("dx",)
+    maps = ("dy", "dx")
     linear = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return ((*ins[0][:2], *ints(attrs, "size")),)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         height, width = ints(attrs, "size")
         slide = _slide(attrs)
         top, left, bottom, right = slide.padding
@@ -239,7 +244,7 @@ class AvgPool2dGrad(Op):
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, site.ins[0].elements * _taps_per_output(site))
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         dx = site.outs[0].shape
         slide = _slide(site.attrs)
         return (
@@ -249,7 +254,7 @@ class AvgPool2dGrad(Op):
             slide.backward_axis(1, dx[3], "dy", "dx"),
         )
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         return Lowering(
             "pool", "avg_grad", _sizes(site.attrs, site.outs[0].shape, site.ins[0].shape)
         )

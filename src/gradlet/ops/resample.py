@@ -27,6 +27,7 @@ from gradlet.ops.base import (
     ints,
     register,
 )
+from gradlet.ops.channels import MapOp, spatial
 from gradlet.ops.line import batched
 
 METHODS = ("nearest", "linear", "corners", "mean")
@@ -57,8 +58,8 @@ def _matrices(attrs: Attrs, size: Sequence[int], result: Sequence[int]) -> list[
 
 
 def _sizes(attrs: Attrs, x: Shape, y: Shape) -> dict[str, int]:
-    sizes = {"planes": x[0] * x[1], "in_h": x[2], "in_w": x[3], "out_h": y[2], "out_w": y[3]}
-    return {**sizes, "method": METHODS.index(str(attrs["method"]))}
+    sizes = {"planes": x[0] * x[1], "channels": x[1], "in_h": x[2], "in_w": x[3]}
+    return {**sizes, "out_h": y[2], "out_w": y[3], "method": METHODS.index(str(attrs["method"]))}
 
 
 def _work(site: Site, x: Shape, y: Shape) -> Work:
@@ -74,39 +75,41 @@ def _axes(op: Op, site: Site) -> tuple[Axis, ...]:
 
 
 @register
-class Resample2d(Op):
+class Resample2d(MapOp):
     name = "resample2d"
     inputs = ("x",)
+    maps = ("x", "y")
     linear = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if len(ins[0]) != 4:
             raise ShapeError("feature maps need four dimensions")
         if min(ints(attrs, "size")) < 1:
             raise ShapeError("nothing is left of the result")
         return ((*ins[0][:2], *ints(attrs, "size")),)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         rows, columns = _matrices(attrs, ins[0].shape[2:], ints(attrs, "size"))
         return (rows @ ins[0] @ columns.T,)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, str]:
-        attrs = {"method": site.attrs["method"], "size": site.ins[0].shape[2:]}
+        attrs = {**site.attrs, "size": spatial(site.attrs, site.ins[0].shape)}
         return {"x": emit.add("resample2d_grad", [grads[0]], attrs)}
 
     def work(self, site: Site) -> Work:
+        site = self.chw_site(site)
         return _work(site, site.ins[0].shape, site.outs[0].shape)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _axes(self, site)
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         sizes = _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
         return Lowering("resample", "forward", sizes)
 
-    def torch(self, attrs: Attrs, *ins: str) -> str:
+    def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         size = ints(attrs, "size")
         match attrs["method"]:
             case "mean":
@@ -118,26 +121,28 @@ class Resample2d(Op):
 
 
 @register
-class Resample2dGrad(Op):
+class Resample2dGrad(MapOp):
     name = "resample2d_grad"
     inputs = ("dy",)
     outputs = ("dx",)
+    maps = ("dy", "dx")
     linear = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return ((*ins[0][:2], *ints(attrs, "size")),)
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+    def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         rows, columns = _matrices(attrs, ints(attrs, "size"), ins[0].shape[2:])
         return (rows.T @ ins[0] @ columns,)
 
     def work(self, site: Site) -> Work:
+        site = self.chw_site(site)
         return _work(site, site.outs[0].shape, site.ins[0].shape)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _axes(self, site)
 
-    def lower(self, site: Site) -> Lowering:
+    def chw_lower(self, site: Site) -> Lowering:
         sizes = _sizes(site.attrs, site.outs[0].shape, site.ins[0].shape)
         return Lowering("resample", "grad", sizes)
 
