@@ -291,7 +291,7 @@ def vars_of(graph: Graph) -> dict[str, Any]:
 
 
 def test_a_wrong_kernel_is_caught(tmp_path: Path) -> None:
-    project = build("residual", tmp_path / "p")
+    project = build("residual", tmp_path / "p", target="host")
     break_file(
         project, "kernels/*conv2d_forward_hwc__pixels_4x16.c", "q < count ?", "q + 1 < count ?"
     )
