@@ -210,7 +210,7 @@ def _wanted(node: Node, needed: set[str]) -> list[str]:
 def _needs_gradient(nodes: Sequence[Node], trainable: Sequence[str]) -> set[str]:
     needed = set(trainable)
     for node in nodes:
-        if needed.intersection(node.inputs):
+        if needed.intersection(node.inputs) and not OPS[node.op].stops:
             needed.update(node.outputs)
     return needed
 

@@ -78,6 +78,9 @@ class GraphImporter:
         return self.builder.tensors[name].shape
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
+        for name in inputs:
+            if 0 in self.shape(name) and op not in ("reshape", "transpose"):
+                raise Unsupported(f"an operand without elements, of shape {list(self.shape(name))}")
         return self.builder.add(op, inputs, attrs, module=self.module)
 
     def constant(self, array: Array) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.capture.aliases import Aliases, in_place
 from gradlet.capture.canonical import canonical
 from gradlet.capture.importer import GraphImporter, Unsupported, stack_batches
 from gradlet.errors import GradletError
@@ -48,7 +49,7 @@ def _examples(inputs: Any) -> tuple[Any, ...]:
             )
         if not value.dtype.is_floating_point:
             raise GradletError(f"example input {index} has dtype {value.dtype}; floats are needed")
-        if value.ndim == 0 or value.shape[0] == 0:
+        if value.ndim == 0 or value.numel() == 0:
             raise GradletError(f"example input {index} has no samples: shape {list(value.shape)}")
     return tuple(value.float() for value in examples)
 
@@ -71,11 +72,11 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
             )
         if not parameter.dtype.is_floating_point:
             raise GradletError(f"parameter '{path}' has dtype {parameter.dtype}")
-    module = copy.deepcopy(module).float().cpu()
+    module = _copy(module).float().cpu()
     examples = tuple(value.detach().clone() for value in examples)
     try:
         with torch.enable_grad():
-            copy.deepcopy(module)(*examples)  # of a copy: a pass may change buffers
+            _copy(module)(*examples)  # of a copy: a pass may change buffers
     except Exception as error:
         shapes = ", ".join(str(list(value.shape)) for value in examples)
         raise GradletError(
@@ -92,6 +93,18 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
         ) from None
 
 
+def _copy(module: Any) -> Any:
+    """A deep copy; what a hook has computed from parameters (old weight_norm) is copied by value."""
+    torch = require_torch()
+    computed = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(module, computed)
+
+
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
@@ -106,6 +119,8 @@ class _TorchImporter(GraphImporter):
         self.names: dict[str, Any] = {}  # fx node -> tensor name(s); absent if it was refused
         self.inputs: list[str] = []
         self.outputs: list[str] = []
+        self.known: dict[str, Any] = {}  # fx node -> its value, where no input has a part in it
+        self.aliases = Aliases(list(program.graph.nodes))
         self._owners: dict[tuple[int, tuple[int, ...]], str] = {}
 
     def walk(self) -> None:
@@ -128,6 +143,7 @@ class _TorchImporter(GraphImporter):
                 self._input(node)
             else:
                 self.names[node.name] = self._stored(specs[node.name].target, kind)
+                self._note_constant(node, specs[node.name].target, kind)
 
     def _input(self, node: Any) -> None:
         shape = node.meta["val"].shape
@@ -143,25 +159,65 @@ class _TorchImporter(GraphImporter):
         key = (value.data_ptr(), tuple(value.shape))
         if value.numel() and key in self._owners:
             return self._owners[key]
-        role = "param" if kind == "PARAMETER" else "const"
+        role = "param" if kind == "PARAMETER" and values[target].requires_grad else "const"
         if not value.dtype.is_floating_point and kind != "PARAMETER":
             return target  # counters and the like: only an error if an op reads them
         self._owners[key] = self.builder.value(target, value.float().numpy(), role)
         return target
 
+    def _note_constant(self, node: Any, target: str, kind: str) -> None:
+        """Literals and whole numbers are known; floating-point buffers keep their names."""
+        value = {**self.program.state_dict, **self.program.constants}[target].detach()
+        if kind == "CONSTANT_TENSOR" or not (kind == "PARAMETER" or value.is_floating_point()):
+            self.known[node.name] = value.clone()
+
+    def _evaluate(self, node: Any) -> bool:
+        """Compute what depends on no input, such as `torch.arange(4)` or `torch.zeros_like(x)`."""
+        torch = require_torch()
+        schema = getattr(node.target, "_schema", None)
+        tags = getattr(node.target, "tags", ())
+        by_shape = schema is not None and schema.name.split("::")[1] in _BY_SHAPE
+        operands = node.all_input_nodes
+        if schema is None or torch.Tag.nondeterministic_seeded in tags:
+            return False
+        if not by_shape and any(operand.name not in self.known for operand in operands):
+            return False
+
+        def value(operand: Any) -> Any:
+            example = operand.meta["val"]
+            return self.known.get(operand.name, torch.empty(example.shape, dtype=example.dtype))
+
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value)
+        self.known[node.name] = node.target(*args, **kwargs)
+        return True
+
     def _call(self, node: Any) -> None:
         self.module = _module_path(node)
         target = str(node.target)
         args = _positional(node)
+        if target == "aten._assert_tensor_metadata.default" or self._evaluate(node):
+            return
         self._refuse_dynamic(node)
         shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
         if target == "<built-in function getitem>":
             self.names[node.name] = self.names[args[0].name][args[1]]
+            self.aliases.note(node, target, args[0])
             return
         if _counts(node, args):
             return
         result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
         self.names[node.name] = self._stand_in(node.meta.get("val")) if result is None else result
+        self.aliases.note(node, target, args[0] if args else None)
+        if in_place(target) and result is not None:
+            self._overwrite(node, target, shapes)
+
+    def _overwrite(self, node: Any, target: str, shapes: Sequence[str]) -> None:
+        if stale := self.aliases.stale(node):
+            reason = f"'{stale}', a view of what it overwrites, is read later; write it out of place"
+            self.missing.note(self.module, target, shapes, f"not supported: {reason}")
+        for name in self.aliases.overwritten(node):
+            self.names[name] = self.names[node.name]
+            self.known.pop(name, None)
 
     def _refuse_dynamic(self, node: Any) -> None:
         shape = list(getattr(node.meta.get("val"), "shape", ()))
@@ -183,6 +239,8 @@ class _TorchImporter(GraphImporter):
         self.outputs = [self.tensor(value) for value in values if value is not None]
 
     def tensor(self, value: Any) -> str:
+        if value.name in self.known:
+            self.names[value.name] = self._constant_of(value.name)
         name = self.names[value.name]
         if not isinstance(name, str) or name not in self.builder.tensors:
             raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
@@ -191,8 +249,23 @@ class _TorchImporter(GraphImporter):
     def param(self, value: Any) -> str:
         return self.tensor(value)
 
+    def _constant_of(self, name: str) -> str:
+        """A known value as a constant, once; whole numbers beside floats count as floats."""
+        value = self.known[name]
+        own = self.names.get(name)
+        if own in self.builder.tensors:
+            return str(own)
+        if not hasattr(value, "dtype") or value.dtype == require_torch().bool:
+            raise Unsupported(f"operand '{name}' is not a floating-point tensor")
+        return self.constant(value.float().numpy())
+
     def static(self, value: Any) -> Array:
-        return np.asarray(value)
+        return np.asarray(self.known.get(getattr(value, "name", ""), value))
+
+
+_BY_SHAPE = frozenset(
+    "zeros_like ones_like full_like new_zeros new_ones new_full".split()
+)  # which read no element of their operand
 
 
 def _counts(node: Any, args: Sequence[Any]) -> bool:
@@ -235,7 +308,7 @@ def _check_against_module(graph: Graph, module: Any, examples: tuple[Any, ...]) 
 
     torch = require_torch()
     with torch.no_grad():
-        wide = copy.deepcopy(module).double().cpu()
+        wide = _copy(module).double().cpu()
         for part in wide.modules():
             if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
                 part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype

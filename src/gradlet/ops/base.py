@@ -91,6 +91,7 @@ class Op(ABC):
     exact       the result is copied, not computed: no rounding
     overwrites  inputs whose memory the output may take over, element for element
     view        the output is the first input's bytes under another shape
+    stops       no gradient passes
     """
 
     name: ClassVar[str]
@@ -100,6 +101,7 @@ class Op(ABC):
     exact: ClassVar[bool] = False
     overwrites: ClassVar[tuple[str, ...]] = ()
     view: ClassVar[bool] = False
+    stops: ClassVar[bool] = False
 
     @abstractmethod
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...

@@ -95,13 +95,26 @@ def _torch_group_norm(imp: Importer, call: Call) -> str:
 @from_torch("aten.instance_norm.default")
 def _torch_instance_norm(imp: Importer, call: Call) -> str:
     x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
-    mean, var, own, _, eps = call.args[3:8]
+    mean, var, own, momentum, eps = call.args[3:8]
     if not own:
         given = [imp.tensor(mean), imp.tensor(var)]
         return imp.add("frozen_norm", [x, *given, *weights], {"eps": float(eps)})
     if mean is not None:
-        raise imp.unsupported("an instance norm that tracks running statistics")
+        _track_instances(imp, x, imp.tensor(mean), imp.tensor(var), float(momentum))
     return _instances(imp, x, weights, float(eps))
+
+
+def _track_instances(imp: Importer, x: str, mean: str, var: str, momentum: float) -> None:
+    """As with a batch, but the variances of single maps are averaged."""
+    batch, _, *inner = imp.shape(x)
+    count = int(np.prod(inner, dtype=int))
+    whole, each = (0, *range(2, len(inner) + 2)), tuple(range(2, len(inner) + 2))
+    means = affine(imp, imp.add("sum", [x], {"axes": whole}), 1 / (count * batch))
+    variances = imp.add("sum", [imp.add("variance", [x], {"axes": each})], {"axes": (0,)})
+    step = {"momentum": momentum, "scale": 1.0}
+    imp.update(mean, imp.add("blend", [mean, means], step))
+    step["scale"] = count / ((count - 1) * batch)
+    imp.update(var, imp.add("blend", [var, variances], step))
 
 
 def _instances(imp: Importer, x: str, weights: Sequence[str], eps: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gradlet.graph import Attrs
+from gradlet.ops.adaptive_max import adaptive_max
 from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch, ints, pair
 from gradlet.ops.line import batched
 from gradlet.ops.window import onnx_padding, toml_padding, window
@@ -100,9 +101,7 @@ def _adaptive(imp: Importer, op: str, x: str, wanted: Sequence[int | None]) -> s
     result = pair([n if want is None else want for n, want in zip(size, wanted, strict=True)])
     if any(n % want for n, want in zip(size, result, strict=True)):
         if op == "max_pool2d":
-            raise imp.unsupported(
-                f"an adaptive maximum of {size} to {result}, which must divide it"
-            )
+            return adaptive_max(imp, x, result)
         return batched(imp, "resample2d", [x], {"size": result, "method": "mean"}, 4)
     count_pad = True if op == "avg_pool2d" else None
     kernel = [n // want for n, want in zip(size, result, strict=True)]
