@@ -6,8 +6,19 @@ from gradlet.graph import Attrs
 from tests.cases.base import Case
 
 SHAPES = ((1,), (7,), (2, 3, 5), (9, 37))
-SIGNED = ("neg", "abs", "sigmoid", "tanh", "erf", "gelu", "gelu_tanh", "silu", "hardswish", "exp")
-SIGNED += ("expm1",)
+SIGNED = (
+    "neg",
+    "abs",
+    "sigmoid",
+    "tanh",
+    "erf",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "hardswish",
+    "exp",
+    "expm1",
+)
 POSITIVE = ("log", "sqrt", "reciprocal", "root", "log1p")
 
 

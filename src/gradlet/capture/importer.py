@@ -73,6 +73,7 @@ class GraphImporter:
         self.module = ""
         self.missing = Missing()
         self.updates: dict[str, str] = {}
+        self.rounded = False  # whether a constant was computed in double precision
 
     def shape(self, name: str) -> Shape:
         return self.builder.tensors[name].shape
@@ -84,6 +85,7 @@ class GraphImporter:
         return self.builder.add(op, inputs, attrs, module=self.module)
 
     def constant(self, array: Array) -> str:
+        self.rounded = self.rounded or bool((array.astype(np.float32) != array).any())
         return self.builder.value(self.builder.fresh("const"), array, "const")
 
     def update(self, old: str, new: str) -> None:
@@ -117,6 +119,12 @@ class GraphImporter:
     ) -> Graph:
         """The checked graph, without tensors that no node touches."""
         self.missing.raise_if_any(self.builder.name)
+        for name in outputs:
+            if 0 in self.shape(name):
+                raise GradletError(
+                    f"model '{self.builder.name}': its result {self.builder.tensors[name]} has no "
+                    f"elements"
+                )
         nodes = _needed(self.builder, [*outputs, *self.updates.values()])
         touched = {name for node in nodes for name in (*node.inputs, *node.outputs)}
         touched.update((*inputs, *outputs))

@@ -286,6 +286,8 @@ class _OnnxImporter(GraphImporter):
         """Literals are told from weights by the exporter's notes, or by where they stand."""
         if self.file.kind(value):
             return self.file.kind(value) == "PARAMETER"
+        if self.target == "InstanceNormalization" and self.file.notes:
+            return len(np.unique(self.known[value])) > 1  # else the ones and zeros of the exporter
         return value in self.stored or self.target in _WEIGHTED
 
     def static(self, value: Any) -> Array:

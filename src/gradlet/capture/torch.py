@@ -33,7 +33,9 @@ def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = N
         for target, value in zip(importer.inputs, everything, strict=True)
     }
     graph = canonical(importer.finish(importer.inputs, importer.outputs, samples))
-    _check_against_module(graph, module, examples, 1e-5 if importer.casts else 1e-9)
+    _check_against_module(
+        graph, module, examples, 1e-5 if importer.casts or importer.rounded else 1e-9
+    )
     return graph
 
 
@@ -214,7 +216,9 @@ class _TorchImporter(GraphImporter):
 
     def _overwrite(self, node: Any, target: str, shapes: Sequence[str]) -> None:
         if stale := self.aliases.stale(node):
-            reason = f"'{stale}', a view of what it overwrites, is read later; write it out of place"
+            reason = (
+                f"'{stale}', a view of what it overwrites, is read later; write it out of place"
+            )
             self.missing.note(self.module, target, shapes, f"not supported: {reason}")
         for name in self.aliases.overwritten(node):
             self.names[name] = self.names[node.name]
@@ -265,7 +269,7 @@ class _TorchImporter(GraphImporter):
 
 
 _BY_SHAPE = frozenset(
-    "zeros_like ones_like full_like new_zeros new_ones new_full".split()
+    ["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"]
 )  # which read no element of their operand
 
 
@@ -324,7 +328,7 @@ def _check_against_module(
         reference = output.numpy()
         scale = max(float(np.abs(reference).max()), 1e-30)
         # float32 weights are exact in float64, so only the order of summation differs, unless
-        # the module itself casts to single precision on the way
+        # the module itself casts to single precision on the way, or a constant is rounded to it
         if float(np.abs(values[name] - reference).max()) > tolerance * scale:
             raise GradletError(
                 f"the captured graph of '{graph.name}' does not compute what the module computes "

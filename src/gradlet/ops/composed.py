@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-
 from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.concat import cut, join
 from gradlet.ops.elementwise import affine, operand
@@ -153,9 +152,7 @@ def _torch_bilinear(imp: Importer, call: Call) -> str:
     lead = imp.shape(left)[:-1]
     factor = reshaped(imp, transposed(imp, w, (1, 0, 2)), (inner, out * width))
     rows = reshaped(imp, left, (-1, inner))
-    y = reshaped(
-        imp, imp.add("matmul", [rows, factor], {"layout": "nn"}), (-1, out, width)
-    )
+    y = reshaped(imp, imp.add("matmul", [rows, factor], {"layout": "nn"}), (-1, out, width))
     column = reshaped(imp, right, (imp.shape(rows)[0], 1, width))
     y = reshaped(imp, summed(imp, imp.add("mul", [y, column]), [2], False), (*lead, out))
     return y if call.arg(3) is None else imp.add("add", [y, imp.param(call.args[3])])
@@ -203,12 +200,6 @@ def _onnx_lrn(imp: Importer, call: Call) -> str:
     )
     divisor = imp.add("pow", [scale], {"exponent": float(call.attrs.get("beta", 0.75))})
     return imp.add("div", [x, reshaped(imp, divisor, (n, c, *rest))])
-
-
-@from_onnx("LpNormalization")
-def _onnx_lp_normalization(imp: Importer, call: Call) -> str:
-    x, axis = imp.tensor(call.args[0]), int(call.attrs.get("axis", -1))
-    return imp.add("div", [x, norm(imp, x, float(call.attrs.get("p", 2)), [axis], True)])
 
 
 @from_onnx("Mean")
@@ -262,5 +253,3 @@ def _onnx_global_lp_pool(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
     axes = list(range(2, len(imp.shape(x))))
     return norm(imp, x, float(call.attrs.get("p", 2)), axes, True)
-
-

@@ -15,6 +15,7 @@ from gradlet.ops.base import (
     Lowering,
     Op,
     ShapeError,
+    Size,
     Span,
     from_onnx,
     from_torch,
@@ -135,7 +136,7 @@ class Pad(Op):
 
     def lower(self, site: Site) -> Lowering:
         shape = site.ins[0].shape
-        sizes = {
+        sizes: dict[str, Size] = {
             "extent": padded(site.outs[0].shape, 1),
             "inner": padded(shape, 1),
             "start": padded(ints(site.attrs, "start"), 0),

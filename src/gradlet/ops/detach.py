@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradlet.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Call, Emitter, Importer, Lowering, Op, from_torch, register
+from gradlet.ops.base import Axis, Call, Emitter, Importer, Lowering, Op, Size, from_torch, register
 from gradlet.ops.pointwise import padded, same_index_axes
 
 
@@ -33,7 +33,7 @@ class Detach(Op):
         return same_index_axes(site.outs[0].shape, ("x", "y"))
 
     def lower(self, site: Site) -> Lowering:
-        sizes = {
+        sizes: dict[str, Size] = {
             "extent": padded((site.outs[0].elements,), 1),
             "x_step": padded((1,), 0),
             "x_start": 0,

@@ -311,7 +311,11 @@ FUNCTIONS = (
         "expm1", lambda x, a, b: np.expm1(x), lambda x, a, b: np.exp(x), "{x}.expm1()", roundings=8
     ),
     Function(
-        "log1p", lambda x, a, b: np.log1p(x), lambda x, a, b: 1 / (1 + x), "{x}.log1p()", roundings=8
+        "log1p",
+        lambda x, a, b: np.log1p(x),
+        lambda x, a, b: 1 / (1 + x),
+        "{x}.log1p()",
+        roundings=8,
     ),
     Function(
         "hardshrink",

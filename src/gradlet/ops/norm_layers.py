@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.errors import GradletError
 from gradlet.graph import Attrs
 from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.elementwise import affine
@@ -125,13 +126,36 @@ def _instances(imp: Importer, x: str, weights: Sequence[str], eps: float) -> str
 
 
 @from_onnx("BatchNormalization")
-def _onnx_batch_norm(imp: Importer, call: Call) -> str:
-    if call.attrs.get("training_mode", 0):
-        raise imp.unsupported("training_mode: PyTorch exports it wrong; capture the module itself")
+def _onnx_batch_norm(imp: Importer, call: Call) -> list[str]:
+    """In training ONNX keeps the variance as it is, where PyTorch takes out its bias."""
     x, mean, var = (imp.tensor(call.args[i]) for i in (0, 3, 4))
     weights = _optional(imp, call.args[1:3])
-    eps = {"eps": float(call.attrs.get("epsilon", 1e-5))}
-    return imp.add("frozen_norm", [x, mean, var, *weights], eps)
+    eps = float(call.attrs.get("epsilon", 1e-5))
+    if not call.attrs.get("training_mode", 0):
+        return [imp.add("frozen_norm", [x, mean, var, *weights], {"eps": eps})]
+    shape = imp.shape(x)
+    axes = tuple(dim for dim in range(len(shape)) if dim != 1)
+    count = int(np.prod([shape[axis] for axis in axes], dtype=int))
+    step = {"momentum": 1 - float(call.attrs.get("momentum", 0.9)), "scale": 1.0}
+    means = affine(imp, imp.add("sum", [x], {"axes": axes}), 1 / count)
+    running = [
+        imp.add("blend", [mean, means], step),
+        imp.add("blend", [var, imp.add("variance", [x], {"axes": axes})], step),
+    ]
+    for place, old, new in zip(call.args[3:5], (mean, var), running, strict=True):
+        if _is_stored(imp, place):
+            imp.update(old, new)
+    column = (shape[1], *(1,) * (len(shape) - 2))
+    y = imp.add("normalize", [x, *_shaped(imp, weights, column)], _attrs(axes, eps))
+    return [y, *running]
+
+
+def _is_stored(imp: Importer, value: Any) -> bool:
+    try:
+        imp.static(value)
+    except GradletError:
+        return False
+    return True
 
 
 @from_onnx("LayerNormalization", "RMSNormalization")

@@ -95,4 +95,6 @@ def _onnx_pow(imp: Importer, call: Call) -> str:
         exponent = np.zeros(2)
     if exponent.ndim == 0:  # a number, not a weight
         return power_of(imp, x, float(exponent))
+    if exponent.dtype.kind in "iu":
+        return imp.add("power", [x, imp.constant(exponent.astype(np.float32))])
     return imp.add("power", [x, imp.param(call.args[1])])

@@ -139,7 +139,7 @@ def _torch_tensor_split(imp: Importer, call: Call) -> list[str]:
 
 
 def _blocks_to_space(imp: Importer, x: str, block: int, *, channels_last: bool) -> str:
-    """[.., c * b * b, h, w] as [.., c, h * b, w * b]; where blocks vary slowest, they come first."""
+    """[.., c * b * b, h, w] as [.., c, h * b, w * b]; channels may vary faster than the blocks."""
     *lead, deep, h, w = imp.shape(x)
     if deep % (block * block):
         raise imp.unsupported(f"{deep} channels in blocks of {block} x {block}")
@@ -173,11 +173,9 @@ def _torch_pixel_shuffle(imp: Importer, call: Call) -> str:
 @from_onnx("DepthToSpace", "SpaceToDepth")
 def _onnx_depth(imp: Importer, call: Call) -> str:
     x, block = imp.tensor(call.args[0]), int(call.need("blocksize"))
-    if call.target == "SpaceToDepth":
-        return _space_to_blocks(imp, x, block, channels_last=True)
-    return _blocks_to_space(
-        imp, x, block, channels_last=call.attrs.get("mode", "DCR") in ("DCR", b"DCR")
-    )
+    channels_last = call.attrs.get("mode", "DCR") == "DCR"
+    rearranged = _space_to_blocks if call.target == "SpaceToDepth" else _blocks_to_space
+    return rearranged(imp, x, block, channels_last=channels_last)
 
 
 @from_torch("aten.channel_shuffle.default")
