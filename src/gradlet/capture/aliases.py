@@ -6,47 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 # Results that share memory with their first operand, or may; a getitem of one does as well.
-VIEWS = frozenset(
-    [
-        "view",
-        "reshape",
-        "flatten",
-        "unflatten",
-        "squeeze",
-        "unsqueeze",
-        "permute",
-        "transpose",
-        "t",
-        "numpy_T",
-        "mT",
-        "swapaxes",
-        "swapdims",
-        "movedim",
-        "slice",
-        "select",
-        "narrow",
-        "expand",
-        "expand_as",
-        "view_as",
-        "reshape_as",
-        "ravel",
-        "chunk",
-        "split",
-        "split_with_sizes",
-        "tensor_split",
-        "unbind",
-        "contiguous",
-        "to",
-        "type_as",
-        "dropout",
-        "feature_dropout",
-        "alias",
-        "detach",
-        "atleast_1d",
-        "atleast_2d",
-        "pixel_shuffle",
-    ]
+_VIEWS = (
+    "view reshape flatten unflatten squeeze unsqueeze permute transpose t numpy_T mT swapaxes "
+    "swapdims movedim slice select narrow expand expand_as view_as reshape_as ravel chunk "
+    "split split_with_sizes tensor_split unbind contiguous to type_as dropout feature_dropout "
+    "alias detach atleast_1d atleast_2d pixel_shuffle"
 )
+VIEWS = frozenset(_VIEWS.split())
 
 
 def in_place(target: str) -> bool:

@@ -96,7 +96,7 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
 
 
 def _copy(module: Any) -> Any:
-    """A deep copy; what a hook has computed from parameters (old weight_norm) is copied by value."""
+    """A deep copy; what a hook computed from parameters (old weight_norm) is copied by value."""
     torch = require_torch()
     computed = {
         id(value): value.detach().clone()
