@@ -31,14 +31,17 @@ def operands(case: Case, seed: int = 0) -> list[Array]:
 
 
 def op_graph(case: Case, seed: int = 0) -> Graph:
-    """A graph whose only node is the case's op, its operands being parameters or constants."""
+    """A graph of the case's op alone, its operands being parameters or constants."""
     builder = GraphBuilder(case.op)
     names = []
     for index, value in enumerate(operands(case, seed)):
         role = "const" if value.dtype == np.int32 or index in case.frozen else "param"
+        role = "state" if case.op == "dropout" and index == 1 else role
         dtype = "i32" if value.dtype == np.int32 else "f32"
         names.append(builder.value(f"p{index}", value, role, dtype))
-    output = builder.add(case.op, names, case.attrs)
+    outputs = builder.add_many(case.op, names, case.attrs)
+    learnt = [outputs[index] for index in case.learnt]
+    output = learnt[0] if len(learnt) == 1 else builder.add("concat", learnt, {"axis": 0})
     return Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})
 
 
@@ -58,7 +61,7 @@ def _amid_training(graph: Graph, seed: int) -> Graph:
     generator = np.random.default_rng(seed + 2)
     data = dict(graph.data)
     for tensor in graph.of_role("state"):
-        if not data[tensor.name].any():
+        if tensor.dtype == "f32" and not data[tensor.name].any():
             value = generator.uniform(0.1, 0.9, tensor.shape)  # v and corrections are positive
             sign = generator.choice((-1, 1), tensor.shape) if tensor.name.startswith("m_") else 1
             data[tensor.name] = (sign * value).astype(np.float32)
@@ -78,18 +81,19 @@ def _loss_graph(case: Case, seed: int) -> Graph:
     return train(graph, Recipe(loss=case.op, **options), second[None])
 
 
-def torch_forward(case: Case, values: list[Any]) -> Any:
-    """The case's op by its own PyTorch spelling."""
+def torch_forward(case: Case, values: list[Any]) -> tuple[Any, ...]:
+    """All results of the case's op by its own PyTorch spelling."""
     from gradlet.emit.oracle import HEAD
 
     names = [f"v{index}" for index in range(len(values))]
     space: dict[str, Any] = dict(zip(names, values, strict=True))
-    exec(HEAD.split("def forward")[0], space)
+    exec(HEAD.split("{helpers}")[0] + OPS[case.op].torch_source, space)
     texts = [
         f"{name}.long()" if not value.dtype.is_floating_point else name
         for name, value in zip(names, values, strict=True)
     ]
-    return eval(OPS[case.op].torch(case.attrs, *texts), space)
+    result = eval(OPS[case.op].torch(case.attrs, *texts), space)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def double(value: Array) -> Any:

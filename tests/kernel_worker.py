@@ -34,9 +34,13 @@ def guarded(value: np.ndarray[Any, Any], exact: bool, number: int) -> tuple[Any,
 
 def call(library: Any, job: dict[str, Any], exact: bool) -> list[Any]:
     kept: list[Any] = []
-    pointers, outputs = [], []
+    pointers: list[Any] = []
+    outputs: list[Any] = []
     inputs = [None if v is None else guarded(v, exact, i) for i, v in enumerate(job["inputs"])]
     for index, value in enumerate(job["outputs"]):
+        if value is None:
+            pointers.append(None)
+            continue
         pair = guarded(value, exact, 100 + index)
         if index in job["in_place"]:
             pair = inputs[job["in_place"][index]]
@@ -54,8 +58,10 @@ def call(library: Any, job: dict[str, Any], exact: bool) -> list[Any]:
     pointers.append(sizes.ctypes.data_as(ctypes.c_void_p))
     function = getattr(library, job["symbol"])
     function.restype = None
-    for core in job["order"]:
-        function(Core(core, len(job["order"])), *pointers)
+    for step in range(job["repeat"]):
+        stepped = [*pointers[:-1], step, pointers[-1]] if job["stepped"] else pointers
+        for core in job["order"]:
+            function(Core(core, len(job["order"])), *stepped)
     for whole, _ in filter(None, kept):
         edges = {*whole[:GUARD].tolist(), *whole[whole.size - GUARD :].tolist()}
         if not exact and len(edges) > 1:

@@ -287,3 +287,47 @@ class Arithmetic(nn.Module):
 @model
 def arithmetic() -> Model:
     return Arithmetic(), (torch.randn(3, 6),)
+
+
+class Recurrent(nn.Module):
+    """Every kind of layer and cell: deep, in both directions, stored both ways, states in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 4, num_layers=2, bidirectional=True, batch_first=True, dropout=0.3)
+        self.lstm = nn.LSTM(8, 6, bias=False)
+        self.rnn = nn.RNN(6, 3, nonlinearity="relu", num_layers=2, batch_first=True)
+        self.start = nn.Parameter(torch.randn(2, 1, 3))
+        self.gru_cell, self.lstm_cell = nn.GRUCell(3, 3), nn.LSTMCell(3, 3)
+        self.rnn_cell = nn.RNNCell(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, hidden = self.gru(x)
+        z, (_, cell) = self.lstm(y.transpose(0, 1))
+        y, last = self.rnn(z.transpose(0, 1), self.start.expand(-1, len(x), -1).contiguous())
+        h = self.gru_cell(y[:, -1], last[0])
+        h, c = self.lstm_cell(h + hidden.sum(0)[:, :3], (h, cell[0, :, :3]))
+        logits: Tensor = self.rnn_cell(h, c)
+        return logits
+
+
+@model
+def recurrent() -> Model:
+    return Recurrent(), (torch.randn(2, 7, 5),)
+
+
+@model
+def gru_in_reverse() -> Model:
+    """Only the last output of a bidirectional layer counts: most times get no gradient from it."""
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = nn.GRU(3, 5, bidirectional=True)
+            self.head = nn.Linear(10, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.head(self.gru(x)[0][-1])
+            return logits
+
+    return Last(), (torch.randn(9, 2, 3),)

@@ -24,7 +24,16 @@ from gradlet.recipe import Recipe
 from gradlet.target import load as load_target
 from tests.architectures import MODELS
 
-ZOO = ("tutorial-cnn", "deep-ae", "ds-cnn", "resnet8", "mobilenet-v1-025")
+ZOO = (
+    "tutorial-cnn",
+    "deep-ae",
+    "ds-cnn",
+    "resnet8",
+    "mobilenet-v1-025",
+    "cct-tiny",
+    "gru-kws",
+    "rnn-har",
+)
 
 
 def project_of(name: str, folder: Path, **options: Any) -> Project:

@@ -43,7 +43,7 @@ class Job:
     expected: tuple[Array, ...]
     tolerance: tuple[Array, ...]
     sizes: tuple[tuple[str, Size], ...]
-    update: bool = False
+    repeat: int = 1
 
 
 @cache
@@ -79,6 +79,7 @@ def _job(case: Case, site: Site, values: list[Array]) -> Job:
         results,
         tuple(MARGIN * spread[name] for name in site.node.outputs),
         tuple(op.lower(site).sizes.items()),
+        op.lower(site).repeat,
     )
 
 
@@ -130,7 +131,9 @@ def c_call(
     _, formal = kernels.operands(kernel)
     missing = len(formal) - bool(kernel.epilogue) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
-    outputs = [np.full(value.shape, np.nan, np.float32) for value in job.expected]
+    made, _ = kernels.operands(kernel)
+    outputs: list[Array | None] = [_unwritten(value) for value in job.expected]
+    outputs += [None] * (len(made) - len(outputs))
     if kernel.epilogue:
         w, *states = weights(kernel, job)
         inputs.append(HYPER[kernel.epilogue])
@@ -144,7 +147,15 @@ def c_call(
         "scratch": kernels.scratch_elements(kernel, dict(job.sizes), len(order)),
         "sizes": sizes,
         "order": order,
+        "repeat": job.repeat,
+        "stepped": kernels.catalogue()[kernel.family].stepped,
     }
+
+
+def _unwritten(value: Array) -> Array:
+    if value.dtype.kind == "f":
+        return np.full(value.shape, np.nan, np.float32)
+    return np.full(value.shape, -7777777, np.int32)
 
 
 HYPER = {
@@ -212,10 +223,11 @@ def overwritable(kernel: Kernel, job: Job) -> list[dict[int, int]]:
     if isinstance(op, Update):
         names = enumerate(name.removesuffix("_next") for name in op.outputs)
         return [{index: slots.index(name) for index, name in names}]
+    output = op.outputs.index(op.overwriter) if op.overwriter else 0
     return [
-        {0: slots.index(slot)}
+        {output: slots.index(slot)}
         for slot in op.overwrites
-        if job.inputs[slots.index(slot)].shape == job.expected[0].shape
+        if job.inputs[slots.index(slot)].shape == job.expected[output].shape
     ]
 
 

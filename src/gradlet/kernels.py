@@ -88,6 +88,7 @@ class Family:
     modes: Mapping[str, Mode]
     variants: tuple[Variant, ...]
     fractions: frozenset[str] = frozenset()  # sizes that are floats, written "name:f32"
+    stepped: bool = False  # called once per step, with its number
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,8 @@ def _parameters(kernel: Kernel, prefix: str) -> list[str]:
     params += [f"const {c_type(i)} *{i.name}" for i in inputs]
     if variant_of(kernel).scratch:
         params.append(f"{DTYPES[kernel.dtype].c} *scratch")
+    if catalogue()[kernel.family].stepped:
+        params.append("int32_t step")
     params.append(f"const {sizes_type(kernel.family, prefix)} *s")
     return params
 
@@ -302,7 +305,8 @@ def _load(path: Path) -> Family:
     )
     fractions = [text.removesuffix(":f32") for text in value["sizes"] if text.endswith(":f32")]
     sizes = tuple(_field(text.removesuffix(":f32")) for text in value["sizes"])
-    return Family(path.stem, value["doc"], sizes, modes, variants, frozenset(fractions))
+    stepped = bool(value.get("stepped", False))
+    return Family(path.stem, value["doc"], sizes, modes, variants, frozenset(fractions), stepped)
 
 
 def _field(text: str) -> tuple[str, int]:

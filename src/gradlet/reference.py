@@ -99,7 +99,7 @@ def evaluate(
             spread.update(_spread(site, operands, results))
         for name, result in zip(site.node.outputs, results, strict=True):
             values[name] = result
-            if seed is not None:
+            if seed is not None and result.dtype.kind == "f":
                 values[name] = result + _draws(result, seed) * spread[name]
 
 

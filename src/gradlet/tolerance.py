@@ -79,7 +79,7 @@ def _values(graph: Graph, step: Step, *, full: bool) -> dict[str, Array]:
     after = {new: step.state[old] for old, new in graph.updates}
     if not full:
         return {**after, **{name: step.values[name] for name in graph.outputs}}
-    return {name: value for name, value in step.values.items() if value.dtype.kind == "f"}
+    return dict(step.values)
 
 
 def _expectation(graph: Graph, exact: Kept, trials: Sequence[Kept], spread: Spread) -> Expectation:

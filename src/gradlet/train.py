@@ -29,6 +29,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
     loss, samples = _append_loss(builder, graph, recipe, targets)
     trainable = select(graph, recipe.update)
     grads = _backward(builder, loss, trainable, recipe.accumulate)
+    steps = _append_steps(builder)
     updates = append_update(builder, trainable, grads, recipe)
     if not updates:
         raise GradletError("none of the chosen parameters influences the loss")
@@ -40,7 +41,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
         samples=samples,
         loss=loss,
         grads=tuple(grads.items()),
-        updates=(*graph.updates, *updates),
+        updates=(*graph.updates, *steps, *updates),
         accumulate=recipe.accumulate,
     )
     check_graph(result)
@@ -131,8 +132,7 @@ def select(graph: Graph, update: str) -> list[str]:
     if update == "all":
         return names
     if update.startswith("last:"):
-        layers = [[n for n in node.inputs if n in names] for node in graph.nodes]
-        layers = [layer for layer in layers if layer]
+        layers = _layers(graph, set(names))
         count = update.removeprefix("last:")
         if not count.isdigit() or not 1 <= int(count) <= len(layers):
             raise GradletError(f"--update {update}: between 1 and {len(layers)} layers are there")
@@ -151,6 +151,20 @@ def select(graph: Graph, update: str) -> list[str]:
     return [name for name in names if name in chosen]
 
 
+def _layers(graph: Graph, names: set[str]) -> list[list[str]]:
+    """Parameters by layer: those of one node, or of nodes of one module that follow each other."""
+    layers: list[list[str]] = []
+    module = ""
+    for node in graph.nodes:
+        own = [name for name in node.inputs if name in names]
+        if own and node.module and node.module == module:
+            layers[-1] += own
+        elif own:
+            layers.append(own)
+            module = node.module
+    return layers
+
+
 def _listing(names: Sequence[str]) -> str:
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return f"there are {', '.join(names[:12])}{more}"
@@ -164,7 +178,12 @@ class _BackwardEmitter:
         self.module = ""
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
-        return self.builder.add(
+        return self.add_many(op, inputs, attrs)[0]
+
+    def add_many(
+        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
+    ) -> tuple[str, ...]:
+        return self.builder.add_many(
             op, inputs, attrs, phase="backward", role="partial", module=self.module
         )
 
@@ -199,6 +218,17 @@ def _backward(
     return _name_gradients(builder, grads, renames, loss)
 
 
+def _append_steps(builder: GraphBuilder) -> list[tuple[str, str]]:
+    """The next masks of dropout: after the last reader of these, in every micro-batch."""
+    read = {node.inputs[1]: None for node in builder.nodes if node.op == "dropout"}
+    states = [name for name in read if builder.tensors[name].role == "state"]
+    options = {"phase": "backward", "role": "updated"}
+    return [
+        (name, builder.add("dropout_step", [name], name=f"{name}.next", **options))
+        for name in states
+    ]
+
+
 def _slots(node: Node) -> dict[str, str]:
     slots = (slot.rstrip("?") for slot in OPS[node.op].inputs)
     return dict(zip(slots, node.inputs, strict=False))
@@ -229,8 +259,8 @@ def _total(
         return ""
     total = own[0]
     for index, part in enumerate(own[1:], start=1):
-        renames.setdefault(total, f"d_{name}.{index - 1}" if index == 1 else f"d_{name}.sum{index}")
-        renames.setdefault(part, f"d_{name}.{index}")
+        renames.setdefault(total, f"d_{name}.part0" if index == 1 else f"d_{name}.sum{index}")
+        renames.setdefault(part, f"d_{name}.part{index}")
         total = emit.add("add", [total, part])
     grads[name] = total
     renames.setdefault(total, f"d_{name}")

@@ -14,8 +14,8 @@ from gradlet.graph import Attrs, Shape
 class Case:
     """`labels` is the number of classes that an integer operand counts; `frozen` operands get no
     gradient; the standard-normal values are stretched by `scale`, and are kept away from 0 on the
-    right if `positive`; `training` is what the recipe of the row's training graph has beside its
-    loss."""
+    right if `positive`; the loss sees the `learnt` ones of the results; `training` is what the
+    recipe of the row's training graph has beside its loss."""
 
     op: str
     shapes: tuple[Shape, ...]
@@ -24,6 +24,7 @@ class Case:
     frozen: tuple[int, ...] = ()
     scale: float = 1.0
     positive: bool = False
+    learnt: tuple[int, ...] = (0,)
     training: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -48,8 +48,11 @@ class _Pass:
     def run(self) -> Graph:
         self._externals()
         for node in self.graph.nodes:
-            result = self._rewrite(node, [self.names[name] for name in node.inputs])
-            self.names[node.outputs[0]] = result
+            inputs = [self.names[name] for name in node.inputs]
+            if len(node.outputs) == 1:
+                self.names[node.outputs[0]] = self._rewrite(node, inputs)
+            else:
+                self.names.update(zip(node.outputs, self._copy(node, inputs), strict=True))
         outputs = tuple(self.names[name] for name in self.graph.outputs)
         updates = tuple((self.names[old], self.names[new]) for old, new in self.graph.updates)
         named = replace(self.graph, outputs=outputs, updates=updates)
@@ -112,6 +115,9 @@ class _Pass:
             self.made_by[name] = len(self.builder.nodes) - 1
             return name
         return None
+
+    def _copy(self, node: Node, inputs: list[str]) -> tuple[str, ...]:
+        return self.builder.add_many(node.op, inputs, node.attrs, module=node.module)
 
     def _emit(self, node: Node, inputs: list[str], **attrs: str | tuple[int, ...]) -> str:
         name = self.builder.add(node.op, inputs, {**node.attrs, **attrs}, module=node.module)
@@ -209,7 +215,8 @@ def _without_unused(graph: Graph, builder: GraphBuilder) -> Graph:
             names[name] = clean.external(name, tensor.shape, tensor.role, tensor.dtype)
     for node in reversed(kept):
         inputs = [names[name] for name in node.inputs]
-        names[node.outputs[0]] = clean.add(node.op, inputs, node.attrs, module=node.module)
+        results = clean.add_many(node.op, inputs, node.attrs, module=node.module)
+        names.update(zip(node.outputs, results, strict=True))
     return replace(
         graph,
         tensors=clean.tensors,

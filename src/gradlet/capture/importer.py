@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops.base import FromFrontEnd
+from gradlet.ops.mask import add_constant
 
 
 @dataclass(frozen=True)
@@ -74,25 +76,62 @@ class GraphImporter:
         self.missing = Missing()
         self.updates: dict[str, str] = {}
         self.rounded = False  # whether a constant was computed in double precision
+        self._constants: dict[tuple[str, Shape, bytes], str] = {}
+        self._counts: Counter[str] = Counter()
 
     def shape(self, name: str) -> Shape:
         return self.builder.tensors[name].shape
+
+    def dtype(self, name: str) -> str:
+        return self.builder.tensors[name].dtype
+
+    def count(self, kind: str) -> int:
+        self._counts[kind] += 1
+        return self._counts[kind] - 1
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         for name in inputs:
             if 0 in self.shape(name) and op not in ("reshape", "transpose"):
                 raise Unsupported(f"an operand without elements, of shape {list(self.shape(name))}")
-        return self.builder.add(op, inputs, attrs, module=self.module)
+        if op == "add":
+            for x, other in (inputs, inputs[::-1]):
+                value = self.builder.data.get(other)
+                if value is not None and self.builder.tensors[other].role == "const":
+                    if np.isneginf(value).any():
+                        return add_constant(self, x, value)  # type: ignore[arg-type]
+        return self.add_many(op, inputs, attrs)[0]
+
+    def add_many(
+        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
+    ) -> tuple[str, ...]:
+        return self.builder.add_many(op, inputs, attrs, module=self.module)
 
     def constant(self, array: Array) -> str:
-        self.rounded = self.rounded or bool((array.astype(np.float32) != array).any())
-        return self.builder.value(self.builder.fresh("const"), array, "const")
+        """Equal ones, such as the masks of all layers, are one."""
+        dtype = "f32" if array.dtype.kind == "f" else "i32"
+        self.rounded |= dtype == "f32" and bool((array.astype(np.float32) != array).any())
+        key = (dtype, array.shape, np.ascontiguousarray(array).tobytes())
+        if key not in self._constants:
+            name = self.builder.fresh("const")
+            self._constants[key] = self.builder.value(name, array, "const", dtype)
+        return self._constants[key]
+
+    def state(self, name: str, array: Array) -> str:
+        if name in self.builder.tensors:
+            return name
+        return self.builder.value(name, array, "state", "f32" if array.dtype.kind == "f" else "i32")
 
     def update(self, old: str, new: str) -> None:
         if old in self.updates:
             raise Unsupported(f"'{old}' is updated twice in one pass")
         self.builder.tensors[old] = replace(self.builder.tensors[old], role="state")
         self.updates[old] = new
+
+    def stored(self, value: Any) -> Array | None:
+        return None
+
+    def piece(self, value: Any, suffix: str, array: Array) -> str:
+        raise Unsupported(f"weight '{value}' is computed")
 
     def producer(self, name: str) -> Node | None:
         return next((n for n in reversed(self.builder.nodes) if name in n.outputs), None)
@@ -167,6 +206,30 @@ def refuse_bad_values(graph: Graph) -> None:
     for name, value in graph.samples.items():
         if not np.isfinite(value).all():
             raise GradletError(f"the example input '{name}' contains NaN or infinity")
+
+
+def table_rows(graph: Graph, name: str) -> dict[str, int]:
+    """How many rows each table has that is looked up by an input, by the module that does."""
+    same, rows = {name}, {}
+    for site in graph.sites("forward"):
+        if site.node.op == "reshape" and site.node.inputs[0] in same:
+            same.update(site.node.outputs)
+        if site.node.op == "gather" and site.node.inputs[1] in same:
+            rows[site.node.module or site.node.inputs[0]] = site.ins[0].shape[0]
+    return rows
+
+
+def check_indices(graph: Graph) -> None:
+    """Samples of integers must be rows of every table that they are looked up in."""
+    for name, value in graph.samples.items():
+        if name not in graph.inputs or graph.tensors[name].dtype != "i32":
+            continue
+        for module, rows in table_rows(graph, name).items():
+            if value.min() < 0 or value.max() >= rows:
+                raise GradletError(
+                    f"input '{name}' holds indices from {value.min()} to {value.max()}, but the "
+                    f"table of '{module}' has {rows} rows: 0 to {rows - 1} are possible"
+                )
 
 
 def standard_normal(shapes: Mapping[str, Shape]) -> dict[str, Array]:

@@ -94,7 +94,7 @@ class _OnnxImporter(GraphImporter):
         self.unsized: set[str] = set()  # of those, what would be known if the shapes were
         self.origin: dict[str, str] = {}  # tensor -> the value that it stores
         self.views: dict[str, str] = {}  # tensor -> the tensor of which it is a view
-        self.stored = {item.name for item in file.model.graph.initializer}
+        self.initialisers = {item.name for item in file.model.graph.initializer}
         self.outputs: list[str] = []
 
     def walk(self) -> None:
@@ -241,7 +241,7 @@ class _OnnxImporter(GraphImporter):
         if self.target not in ONNX or self.target in _LAYOUT:
             return False
         return any(
-            name in self.stored and _is_float(self.known[name]) and self.known[name].ndim
+            name in self.initialisers and _is_float(self.known[name]) and self.known[name].ndim
             for name in operands
         )
 
@@ -276,6 +276,18 @@ class _OnnxImporter(GraphImporter):
             self.builder.tensors[root] = replace(tensor, role="param")
         return name
 
+    def stored(self, value: Any) -> Array | None:
+        known = value in self.known and value in self.names
+        return self.known[value].astype(np.float32) if known else None
+
+    def piece(self, value: Any, suffix: str, array: Array) -> str:
+        whole = self.param(value)
+        name = f"{whole}.{suffix}"
+        if name not in self.builder.tensors:
+            self.builder.value(name, array, self.builder.tensors[whole].role)
+            self.origin[name] = self.origin[whole]
+        return name
+
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         result = super().add(op, inputs, attrs)
         if op in ("reshape", "transpose"):
@@ -288,7 +300,7 @@ class _OnnxImporter(GraphImporter):
             return self.file.kind(value) == "PARAMETER"
         if self.target == "InstanceNormalization" and self.file.notes:
             return len(np.unique(self.known[value])) > 1  # else the ones and zeros of the exporter
-        return value in self.stored or self.target in _WEIGHTED
+        return value in self.initialisers or self.target in _WEIGHTED
 
     def static(self, value: Any) -> Array:
         if value not in self.known:

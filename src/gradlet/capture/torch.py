@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,9 @@ import numpy as np
 
 from gradlet.capture.aliases import Aliases, in_place
 from gradlet.capture.canonical import canonical
-from gradlet.capture.importer import GraphImporter, Unsupported, stack_batches
+from gradlet.capture.importer import GraphImporter, Unsupported, check_indices, stack_batches
+from gradlet.capture.torch_check import check_against_module, copied, plain_attention
+from gradlet.capture.torch_fold import Folder
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
@@ -29,14 +30,19 @@ def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = N
     importer = _TorchImporter(name, program)
     importer.walk()
     samples = {
-        target: stack_batches(value.detach().numpy().astype(np.float32), size, f"input '{target}'")
+        target: stack_batches(_array(value), size, f"input '{target}'")
         for target, value in zip(importer.inputs, everything, strict=True)
     }
     graph = canonical(importer.finish(importer.inputs, importer.outputs, samples))
-    _check_against_module(
-        graph, module, examples, 1e-5 if importer.casts or importer.rounded else 1e-9
-    )
+    check_indices(graph)
+    inexact = importer.known.inexact or importer.casts or importer.rounded
+    check_against_module(graph, module, examples, rounded=inexact)
     return graph
+
+
+def _array(value: Any) -> Array:
+    array: Array = value.detach().numpy()
+    return array.astype(np.float32 if value.dtype.is_floating_point else np.int32)
 
 
 def _examples(inputs: Any) -> tuple[Any, ...]:
@@ -49,11 +55,14 @@ def _examples(inputs: Any) -> tuple[Any, ...]:
             raise GradletError(
                 f"example input {index} is a {type(value).__name__}; tensors are needed"
             )
-        if not value.dtype.is_floating_point:
-            raise GradletError(f"example input {index} has dtype {value.dtype}; floats are needed")
+        if not value.dtype.is_floating_point and value.dtype not in (torch.int64, torch.int32):
+            raise GradletError(
+                f"example input {index} has dtype {value.dtype}; floats, or indices of type int64 "
+                f"or int32, are needed"
+            )
         if value.ndim == 0 or value.numel() == 0:
             raise GradletError(f"example input {index} has no samples: shape {list(value.shape)}")
-    return tuple(value.float() for value in examples)
+    return tuple(v.float() if v.dtype.is_floating_point else v for v in examples)
 
 
 def _first(value: Any, batch: int) -> Any:
@@ -74,11 +83,11 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
             )
         if not parameter.dtype.is_floating_point:
             raise GradletError(f"parameter '{path}' has dtype {parameter.dtype}")
-    module = _copy(module).float().cpu()
+    module = copied(module).float().cpu()
     examples = tuple(value.detach().clone() for value in examples)
     try:
         with torch.enable_grad():
-            _copy(module)(*examples)  # of a copy: a pass may change buffers
+            copied(module)(*examples)  # of a copy: a pass may change buffers
     except Exception as error:
         shapes = ", ".join(str(list(value.shape)) for value in examples)
         raise GradletError(
@@ -87,24 +96,13 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.export.export(module, examples)
+            with plain_attention():
+                return torch.export.export(module, examples)
     except Exception as error:
         raise GradletError(
             f"torch.export cannot trace model '{name}': {_first_line(error)}\nShapes and control "
             f"flow must not depend on the data; see the message of `torch.export.export`"
         ) from None
-
-
-def _copy(module: Any) -> Any:
-    """A deep copy; what a hook computed from parameters (old weight_norm) is copied by value."""
-    torch = require_torch()
-    computed = {
-        id(value): value.detach().clone()
-        for part in module.modules()
-        for value in vars(part).values()
-        if isinstance(value, torch.Tensor) and not value.is_leaf
-    }
-    return copy.deepcopy(module, computed)
 
 
 def _first_line(error: Exception) -> str:
@@ -119,9 +117,9 @@ class _TorchImporter(GraphImporter):
         super().__init__(name)
         self.program = program
         self.names: dict[str, Any] = {}  # fx node -> tensor name(s); absent if it was refused
+        self.known = Folder(program)
         self.inputs: list[str] = []
         self.outputs: list[str] = []
-        self.known: dict[str, Any] = {}  # fx node -> its value, where no input has a part in it
         self.casts = any(str(n.target).startswith("aten.to.") for n in program.graph.nodes)
         self.aliases = Aliases(list(program.graph.nodes))
         self._owners: dict[tuple[int, tuple[int, ...]], str] = {}
@@ -146,67 +144,47 @@ class _TorchImporter(GraphImporter):
                 self._input(node)
             else:
                 self.names[node.name] = self._stored(specs[node.name].target, kind)
-                self._note_constant(node, specs[node.name].target, kind)
+                if kind != "PARAMETER":
+                    self.known.learn(node.name, self._value(specs[node.name].target))
 
     def _input(self, node: Any) -> None:
         shape = node.meta["val"].shape
         if not all(isinstance(extent, int) for extent in shape):
             raise GradletError(f"input '{node.name}' has a dynamic shape {list(shape)}")
-        self.names[node.name] = self.builder.external(node.name, shape, "input")
+        dtype = "f32" if node.meta["val"].dtype.is_floating_point else "i32"
+        self.names[node.name] = self.builder.external(node.name, shape, "input", dtype)
         self.inputs.append(node.name)
 
     def _stored(self, target: str, kind: str) -> str:
         """A parameter or buffer under its own path; tied ones under the first path."""
-        values = {**self.program.state_dict, **self.program.constants}
-        value = values[target].detach()
+        value = self._value(target)
         key = (value.data_ptr(), tuple(value.shape))
         if value.numel() and key in self._owners:
             return self._owners[key]
-        role = "param" if kind == "PARAMETER" and values[target].requires_grad else "const"
+        role = "param" if kind == "PARAMETER" and self._trained(target) else "const"
         if not value.dtype.is_floating_point and kind != "PARAMETER":
             return target  # counters and the like: only an error if an op reads them
         self._owners[key] = self.builder.value(target, value.float().numpy(), role)
         return target
 
-    def _note_constant(self, node: Any, target: str, kind: str) -> None:
-        """Literals and whole numbers are known; floating-point buffers keep their names."""
-        value = {**self.program.state_dict, **self.program.constants}[target].detach()
-        if kind == "CONSTANT_TENSOR" or not (kind == "PARAMETER" or value.is_floating_point()):
-            self.known[node.name] = value.clone()
+    def _trained(self, target: str) -> bool:
+        """A parameter whose `requires_grad` is off stays as it is."""
+        return bool(self.program.state_dict[target].requires_grad)
 
-    def _evaluate(self, node: Any) -> bool:
-        """Compute what depends on no input, such as `torch.arange(4)` or `torch.zeros_like(x)`."""
-        torch = require_torch()
-        schema = getattr(node.target, "_schema", None)
-        tags = getattr(node.target, "tags", ())
-        by_shape = schema is not None and schema.name.split("::")[1] in _BY_SHAPE
-        operands = node.all_input_nodes
-        if schema is None or torch.Tag.nondeterministic_seeded in tags:
-            return False
-        if not by_shape and any(operand.name not in self.known for operand in operands):
-            return False
-
-        def value(operand: Any) -> Any:
-            example = operand.meta["val"]
-            return self.known.get(operand.name, torch.empty(example.shape, dtype=example.dtype))
-
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value)
-        self.known[node.name] = node.target(*args, **kwargs)
-        return True
+    def _value(self, target: str) -> Any:
+        return {**self.program.state_dict, **self.program.constants}[target].detach()
 
     def _call(self, node: Any) -> None:
         self.module = _module_path(node)
         target = str(node.target)
         args = _positional(node)
-        if target == "aten._assert_tensor_metadata.default" or self._evaluate(node):
-            return
         self._refuse_dynamic(node)
         shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
+        if _counts(node, args) or "_assert" in target or self.known.fold(node):
+            return
         if target == "<built-in function getitem>":
             self.names[node.name] = self.names[args[0].name][args[1]]
             self.aliases.note(node, target, args[0])
-            return
-        if _counts(node, args):
             return
         result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
         self.names[node.name] = self._stand_in(node.meta.get("val")) if result is None else result
@@ -222,7 +200,7 @@ class _TorchImporter(GraphImporter):
             self.missing.note(self.module, target, shapes, f"not supported: {reason}")
         for name in self.aliases.overwritten(node):
             self.names[name] = self.names[node.name]
-            self.known.pop(name, None)
+            self.known.values.pop(name, None)
 
     def _refuse_dynamic(self, node: Any) -> None:
         shape = list(getattr(node.meta.get("val"), "shape", ()))
@@ -244,9 +222,11 @@ class _TorchImporter(GraphImporter):
         self.outputs = [self.tensor(value) for value in values if value is not None]
 
     def tensor(self, value: Any) -> str:
-        if value.name in self.known:
-            self.names[value.name] = self._constant_of(value.name)
-        name = self.names[value.name]
+        name = self.names.get(value.name)
+        known = self.known.values.get(value.name)
+        if name not in self.builder.tensors and known is not None and _is_number(known):
+            # whole numbers beside floats count as floats
+            self.names[value.name] = name = self.constant(known.float().numpy())
         if not isinstance(name, str) or name not in self.builder.tensors:
             raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
         return name
@@ -254,23 +234,21 @@ class _TorchImporter(GraphImporter):
     def param(self, value: Any) -> str:
         return self.tensor(value)
 
-    def _constant_of(self, name: str) -> str:
-        """A known value as a constant, once; whole numbers beside floats count as floats."""
-        value = self.known[name]
-        own = self.names.get(name)
-        if own in self.builder.tensors:
-            return str(own)
-        if not hasattr(value, "dtype") or value.dtype == require_torch().bool:
-            raise Unsupported(f"operand '{name}' is not a floating-point tensor")
-        return self.constant(value.float().numpy())
+    def fixed(self, value: Any) -> Array | None:
+        if hasattr(value, "meta"):
+            known = self.known.values.get(value.name)
+            return None if known is None else known.numpy()
+        return np.asarray(value)
 
     def static(self, value: Any) -> Array:
-        return np.asarray(self.known.get(getattr(value, "name", ""), value))
+        known = self.fixed(value)
+        if known is None:
+            raise Unsupported(f"operand '{value.name}' depends on the data; it must be a constant")
+        return known
 
 
-_BY_SHAPE = frozenset(
-    ["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"]
-)  # which read no element of their operand
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "dtype") and value.dtype != require_torch().bool
 
 
 def _counts(node: Any, args: Sequence[Any]) -> bool:
@@ -305,32 +283,3 @@ def _flat(args: Sequence[Any]) -> list[Any]:
 
 def _has_shape(arg: Any) -> bool:
     return hasattr(arg, "meta") and hasattr(arg.meta.get("val"), "shape")
-
-
-def _check_against_module(
-    graph: Graph, module: Any, examples: tuple[Any, ...], tolerance: float
-) -> None:
-    """The captured program must compute what the module computes, in float64."""
-    from gradlet.reference import evaluate
-
-    torch = require_torch()
-    with torch.no_grad():
-        wide = _copy(module).double().cpu()
-        for part in wide.modules():
-            if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
-                part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype
-        expected = wide(*(value.detach().double() for value in examples))
-    outputs = expected if isinstance(expected, tuple | list) else (expected,)
-    values = {name: value.astype(np.float64) for name, value in graph.data.items()}
-    values.update({name: value[0].astype(np.float64) for name, value in graph.samples.items()})
-    evaluate(graph, values, ("forward",))
-    for name, output in zip(graph.outputs, outputs, strict=True):
-        reference = output.numpy()
-        scale = max(float(np.abs(reference).max()), 1e-30)
-        # float32 weights are exact in float64, so only the order of summation differs, unless
-        # the module itself casts to single precision on the way, or a constant is rounded to it
-        if float(np.abs(values[name] - reference).max()) > tolerance * scale:
-            raise GradletError(
-                f"the captured graph of '{graph.name}' does not compute what the module computes "
-                f"(output '{name}'); please report this model"
-            )

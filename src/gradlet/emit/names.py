@@ -27,14 +27,15 @@ def identifiers(names: Iterable[str]) -> dict[str, str]:
 def literal(value: float | int) -> str:
     """A C literal that reads back as the same float32 or int32."""
     if isinstance(value, int | np.integer):
-        return str(int(value))
+        return str(int(value)) if value > -(2**31) else "(-2147483647 - 1)"
     text = f"{float(np.float32(value)):.9g}"
     return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"
 
 
-def initializer(values: Array, per_line: int = 8, indent: str = "    ") -> str:
-    """The elements of an array, row-major, between braces."""
+def initializer(values: Array, per_line: int = 8, indent: str = "    ", member: str = "") -> str:
+    """The elements of an array, row-major, between braces; of a union's member, if it is one."""
     flat = [literal(v) for v in np.asarray(values).reshape(-1).tolist()]
+    flat = [f"{{.{member} = {text}}}" for text in flat] if member else flat
     lines = [", ".join(flat[i : i + per_line]) for i in range(0, len(flat), per_line)]
     return "{\n" + ",\n".join(indent + line for line in lines) + "\n}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradlet.graph import Graph
+from gradlet.graph import Graph, Site
 from gradlet.ops import OPS
 from gradlet.ops.optimizer import optimizer_of
 
@@ -31,6 +31,7 @@ def _berhu(x, target, reduction):
     return terms.mean() if reduction == "mean" else terms.sum()
 
 
+{helpers}
 def forward(v):
     """Add every activation and the loss to v, which holds parameters, constants and one batch."""
 '''
@@ -78,10 +79,17 @@ def steps(parameters, constants, batches, count, accumulate):
 def oracle_source(graph: Graph) -> str:
     """Python source with `forward(v)` and `steps(...)` for this graph."""
     body = "\n".join(f"    {line}" for line in _lines(graph))
-    forward = {name for node in graph.nodes if node.phase == "forward" for name in node.outputs}
-    states = [(old, new) for old, new in graph.updates if new in forward]
+    written = {name for site in _sites(graph) for name in site.node.outputs}
+    states = [(old, new) for old, new in graph.updates if new in written]
     tables = f"LOSS = {graph.loss!r}\nSTATES = {states!r}"
-    return f"{HEAD}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
+    head = HEAD.replace("{helpers}\n", _helpers(graph))
+    return f"{head}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
+
+
+def _helpers(graph: Graph) -> str:
+    ops = (OPS[node.op] for node in graph.nodes if node.phase == "forward")
+    sources = dict.fromkeys(op.torch_source for op in ops if op.torch_source)
+    return "".join(f"{source.strip()}\n\n\n" for source in sources)
 
 
 def _optimizer(graph: Graph) -> str:
@@ -100,9 +108,16 @@ def _optimizer(graph: Graph) -> str:
     )
 
 
+def _sites(graph: Graph) -> Iterator[Site]:
+    """The forward pass, and states that count its passes."""
+    yield from graph.sites("forward")
+    yield from (site for site in graph.sites("backward") if site.node.op == "dropout_step")
+
+
 def _lines(graph: Graph) -> Iterator[str]:
-    for site in graph.sites("forward"):
+    for site in _sites(graph):
         operands = [
             f"v[{t.name!r}].long()" if t.dtype == "i32" else f"v[{t.name!r}]" for t in site.ins
         ]
-        yield f"v[{site.node.outputs[0]!r}] = {OPS[site.node.op].torch(site.attrs, *operands)}"
+        results = ", ".join(f"v[{name!r}]" for name in site.node.outputs)
+        yield f"{results} = {OPS[site.node.op].torch(site.attrs, *operands)}"

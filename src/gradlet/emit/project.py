@@ -23,6 +23,8 @@ from gradlet.emit.golden import AT_END, Golden, golden
 from gradlet.emit.names import comment, identifiers, initializer, literal
 from gradlet.emit.oracle import oracle_source
 from gradlet.errors import GradletError
+from gradlet.graph import Array
+from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
 from gradlet.plan.model import Call, Plan
 
@@ -202,6 +204,7 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "loss_op": graph.producer()[graph.loss].op,
         "optimizer": optimizer_of(graph).name,
         "settings": list(_settings(plan)),
+        "dropout": names.get(DROPOUT, ""),
         "parameters": [tensors[name] for name in graph.trained],
         "params": parameter_count(plan),
         "tensors": list(tensors.values()),
@@ -233,7 +236,7 @@ def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
     accessor = {"target": "target", **dict.fromkeys(graph.outputs, "output")}.get(name, "")
     if name in graph.inputs:
         accessor = "input" if len(graph.inputs) == 1 else f"input_{names[name]}"
-    member = f".{tensor.dtype}" if buffer.region == "arena" else ""
+    member = f".{tensor.dtype}" if buffer.region in ("arena", *_mixed_regions(plan)) else ""
     return {
         "name": comment(name).replace('"', "'"),
         "id": names[name],
@@ -252,11 +255,14 @@ def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[
     if call.scratch:
         offset = plan.buffer_of()[call.scratch].offset
         arguments.append(f"&{plan.prefix}_arena[{offset // WORD}].f32")
+    if kernels.catalogue()[call.kernel.family].stepped:
+        arguments.append("step")
     arguments.append(f"&sizes_{index}")
     modules = {node.name: node.module for node in plan.graph.nodes}
     module = modules[call.nodes[0]]
     return {
         "index": index,
+        "repeat": call.repeat,
         "symbol": call.kernel.symbol(plan.prefix),
         "arguments": ", ".join(arguments),
         "sizes": sizes,
@@ -294,28 +300,42 @@ def _parts(plan: Plan, calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"name": name, "calls": members}
 
 
+def _mixed_regions(plan: Plan) -> set[str]:
+    """Regions of weights and constants with integers among them."""
+    places = plan.buffer_of()
+    integers = (t for t in plan.graph.tensors.values() if t.dtype == "i32" and t.name in places)
+    return {places[tensor.name].region for tensor in integers} & set(QUALIFIERS)
+
+
 def _regions(plan: Plan) -> Iterator[dict[str, Any]]:
     for region, qualifier in QUALIFIERS.items():
         words = -(-plan.region_bytes(region) // WORD)
         if words:
             text = _region_text(plan, region, words)
-            yield {"name": region, "qualifier": qualifier, "words": words, "text": text}
+            element = f"{plan.prefix}_word" if region in _mixed_regions(plan) else "float"
+            kind = {"qualifier": qualifier, "element": element}
+            yield {"name": region, **kind, "words": words, "text": text}
 
 
 def _region_text(plan: Plan, region: str, words: int) -> str:
     """The initial bytes of a region, tensor by tensor, gaps as zeros."""
     lines, at = [], 0
+    mixed = region in _mixed_regions(plan)
     for buffer in sorted((b for b in plan.buffers if b.region == region), key=lambda b: b.offset):
         start = buffer.offset // WORD
         if start > at:
-            lines.append("    " + "0.0f, " * (start - at))
+            lines.append("    " + ("{0.0f}, " if mixed else "0.0f, ") * (start - at))
         value = plan.graph.data[buffer.name]
         shape = "x".join(map(str, value.shape))
         lines.append(f"    /* {comment(buffer.name)} {shape} */")
-        lines.append(initializer(value)[2:-2] + ",")
+        lines.append(initializer(value, member=_member(value) if mixed else "")[2:-2] + ",")
         at = start + value.size
     assert at == words, f"{region} ends at word {at}, not {words}"
     return "\n".join(lines)
+
+
+def _member(value: Array) -> str:
+    return "f32" if value.dtype.kind == "f" else "i32"
 
 
 def _golden_view(

@@ -120,7 +120,7 @@ def _shown(plan: Plan, outputs: tuple[str, ...]) -> list[str]:
     """The results of a call, and the views of them."""
     from gradlet.ops import OPS
 
-    shown = list(outputs)
+    shown = list(filter(None, outputs))
     for node in plan.graph.nodes:
         if OPS[node.op].view and node.inputs[0] in shown:
             shown.append(node.outputs[0])

@@ -69,17 +69,25 @@ Size = int | float | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Lowering:
-    """The kernel family and mode that compute a node, with the sizes that it takes."""
+    """The kernel family and mode that compute a node, with the sizes that it takes.
+
+    repeat is how often the kernel is called, one step after the other, with a barrier between.
+    """
 
     family: str
     mode: str
     sizes: Mapping[str, Size]
+    repeat: int = 1
 
 
 class Emitter(Protocol):
     """What a vjp writes with."""
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
+
+    def add_many(
+        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
+    ) -> tuple[str, ...]: ...
 
     def shape(self, name: str) -> Shape: ...
 
@@ -89,9 +97,13 @@ class Op(ABC):
 
     linear      the result is bounded by the same op over absolute values (for tolerances)
     exact       the result is copied, not computed: no rounding
-    overwrites  inputs whose memory the output may take over, element for element
+    overwrites  inputs whose memory an output may take over, element for element
+    overwriter  which output that is, if not the first
     view        the output is the first input's bytes under another shape
     stops       no gradient passes
+    torch_source  functions that the PyTorch spelling calls
+
+    Operands at the end whose names end in `?` may be left out, outputs as well.
     """
 
     name: ClassVar[str]
@@ -100,6 +112,8 @@ class Op(ABC):
     linear: ClassVar[bool] = False
     exact: ClassVar[bool] = False
     overwrites: ClassVar[tuple[str, ...]] = ()
+    overwriter: ClassVar[str] = ""
+    torch_source: ClassVar[str] = ""
     view: ClassVar[bool] = False
     stops: ClassVar[bool] = False
 
@@ -160,7 +174,8 @@ class Op(ABC):
             where = f"module '{module}': " if module else ""
             operands = ", ".join(map(str, ins))
             raise GradletError(f"{where}{self.name}({operands}): {error}") from None
-        return tuple(zip(shapes, self.dtypes(*(tensor.dtype for tensor in ins)), strict=True))
+        dtypes = self.dtypes(*(tensor.dtype for tensor in ins))[: len(shapes)]
+        return tuple(zip(shapes, dtypes, strict=True))
 
     def operand(self, site: Site, name: str) -> Tensor | None:
         """The tensor in the named slot, or None for an optional one that is left out."""
@@ -168,7 +183,7 @@ class Op(ABC):
         if name in slots:
             index = slots.index(name)
             return site.ins[index] if index < len(site.ins) else None
-        return site.outs[self.outputs.index(name)]
+        return site.outs[[slot.rstrip("?") for slot in self.outputs].index(name)]
 
 
 OPS: dict[str, Op] = {}
@@ -193,12 +208,38 @@ class Importer(Protocol):
 
     def shape(self, name: str) -> Shape: ...
 
+    def dtype(self, name: str) -> str: ...
+
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
+
+    def add_many(
+        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
+    ) -> tuple[str, ...]: ...
 
     def constant(self, array: Array) -> str: ...
 
+    def count(self, kind: str) -> int:
+        """0, 1, 2, ... for each kind, to tell apart what is alike."""
+        ...
+
+    def state(self, name: str, array: Array) -> str:
+        """A tensor that is kept from step to step; made when it is first asked for."""
+        ...
+
+    def fixed(self, value: Any) -> Array | None:
+        """The value of an operand that depends on neither data nor weights, else None."""
+        ...
+
     def static(self, value: Any) -> Array:
         """The value of an operand that must be known when the model is captured."""
+        ...
+
+    def stored(self, value: Any) -> Array | None:
+        """A weight as the file stores it, or None if it is computed."""
+        ...
+
+    def piece(self, value: Any, suffix: str, array: Array) -> str:
+        """A weight that takes the place of a stored one, or of a part of it."""
         ...
 
     def producer(self, name: str) -> Node | None:
@@ -240,28 +281,29 @@ ONNX: dict[str, FromFrontEnd] = {}
 TOML: dict[str, FromFrontEnd] = {}
 
 
-def from_torch(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
+def _spelled(
+    table: dict[str, FromFrontEnd], targets: tuple[str, ...]
+) -> Callable[[FromFrontEnd], FromFrontEnd]:
     def note(function: FromFrontEnd) -> FromFrontEnd:
-        TORCH.update(dict.fromkeys(targets, function))
+        taken = table.keys() & set(targets)
+        if taken:  # which of two files is read last would decide
+            raise ValueError(f"{', '.join(sorted(taken))}: two op files convert it")
+        table.update(dict.fromkeys(targets, function))
         return function
 
     return note
+
+
+def from_torch(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
+    return _spelled(TORCH, targets)
 
 
 def from_onnx(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
-    def note(function: FromFrontEnd) -> FromFrontEnd:
-        ONNX.update(dict.fromkeys(targets, function))
-        return function
-
-    return note
+    return _spelled(ONNX, targets)
 
 
 def from_toml(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
-    def note(function: FromFrontEnd) -> FromFrontEnd:
-        TOML.update(dict.fromkeys(targets, function))
-        return function
-
-    return note
+    return _spelled(TOML, targets)
 
 
 def pair(value: Any) -> tuple[int, int]:

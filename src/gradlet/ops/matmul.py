@@ -14,17 +14,12 @@ import numpy as np
 from gradlet.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
     Lowering,
     Op,
     ShapeError,
     Span,
     Work,
-    from_onnx,
-    from_toml,
-    from_torch,
     register,
 )
 
@@ -149,87 +144,3 @@ def _as_rows(emit: Emitter, name: str) -> str:
         return name
     rows = int(np.prod(shape[:-1], dtype=int))
     return emit.add("reshape", [name], {"shape": (rows, shape[-1])})
-
-
-def _linear(imp: Importer, x: str, operands: Sequence[str]) -> str:
-    """x times the transposed weight, plus a bias; a lone vector is a batch of one."""
-    shape = imp.shape(x)
-    if len(shape) != 1:
-        return imp.add("matmul", [x, *operands], {"layout": "nt"})
-    row = imp.add("reshape", [x], {"shape": (1, shape[0])})
-    y = imp.add("matmul", [row, *operands], {"layout": "nt"})
-    return imp.add("reshape", [y], {"shape": imp.shape(y)[1:]})
-
-
-@from_torch("aten.linear.default")
-def _torch_linear(imp: Importer, call: Call) -> str:
-    x, weight, bias = call.arg(0), call.arg(1), call.arg(2)
-    return _linear(imp, imp.tensor(x), [imp.param(v) for v in (weight, bias) if v is not None])
-
-
-@from_torch("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
-def _torch_matmul(imp: Importer, call: Call) -> str:
-    return imp.add("matmul", [imp.tensor(v) for v in call.args[:2]], {"layout": "nn"})
-
-
-@from_torch("aten.addmm.default")
-def _torch_addmm(imp: Importer, call: Call) -> str:
-    bias, a, b = (imp.tensor(value) for value in call.args[:3])
-    if call.arg(3, 1) != 1 or call.arg(4, 1) != 1:
-        raise imp.unsupported("addmm with alpha or beta other than 1")
-    return imp.add("matmul", [a, b, bias], {"layout": "nn"})
-
-
-@from_onnx("MatMul")
-def _onnx_matmul(imp: Importer, call: Call) -> str:
-    a, b = imp.param(call.args[0]), imp.param(call.args[1])
-    if len(imp.shape(b)) < 2:
-        raise imp.unsupported("a product with a vector on the right; give it two dimensions")
-    if len(imp.shape(a)) != 1:
-        return imp.add("matmul", [a, b], {"layout": "nn"})
-    row = imp.add("reshape", [a], {"shape": (1, *imp.shape(a))})
-    y = imp.add("matmul", [row, b], {"layout": "nn"})
-    return imp.add("reshape", [y], {"shape": imp.shape(y)[1:]})
-
-
-@from_onnx("Gemm")
-def _onnx_gemm(imp: Importer, call: Call) -> str:
-    if call.attrs.get("alpha", 1.0) != 1.0 or call.attrs.get("beta", 1.0) != 1.0:
-        raise imp.unsupported("Gemm with alpha or beta other than 1")
-    trans_a, trans_b = call.attrs.get("transA", 0), call.attrs.get("transB", 0)
-    operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
-    if call.arg(2) is not None:
-        operands.append(imp.param(call.args[2]))
-    if any(len(imp.shape(name)) != 2 for name in operands[:2]):
-        raise imp.unsupported("Gemm of other than matrices")
-    if trans_a and trans_b:
-        operands[0] = imp.add("transpose", [operands[0]], {"axes": (1, 0)})
-        trans_a = 0
-    layout = "tn" if trans_a else ("nt" if trans_b else "nn")
-    if len(operands) == 3 and imp.shape(operands[2]) != (extents_n(imp, operands, layout),):
-        y = imp.add("matmul", operands[:2], {"layout": layout})
-        return imp.add("add", [y, operands[2]])
-    return imp.add("matmul", operands, {"layout": layout})
-
-
-def extents_n(imp: Importer, operands: Sequence[str], layout: str) -> int:
-    return imp.shape(operands[1])[-2 if layout == "nt" else -1]
-
-
-@from_toml("matmul")
-def _toml_matmul(imp: Importer, call: Call) -> str:
-    layout = call.attrs.get("layout", "nn")
-    if layout not in ("nn", "nt", "tn"):
-        raise imp.unsupported(f"layout '{layout}'; there are nn, nt and tn")
-    return imp.add("matmul", call.args, {"layout": layout})
-
-
-@from_toml("linear")
-def _toml_linear(imp: Importer, call: Call) -> str:
-    x = call.args[0]
-    features = int(call.need("out"))
-    fan_in = imp.shape(x)[-1]
-    operands = [imp.param(("weight", (features, fan_in), fan_in))]
-    if call.attrs.get("bias", True):
-        operands.append(imp.param(("bias", (features,), fan_in)))
-    return _linear(imp, x, operands)

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.concat import cut, join
 from gradlet.ops.crop import sliced
 from gradlet.ops.shape import reshaped, transposed
-
-
-@from_torch("aten.unflatten.int")
-def _torch_unflatten(imp: Importer, call: Call) -> str:
-    x, sizes = imp.tensor(call.args[0]), [int(n) for n in call.args[2]]
-    shape = imp.shape(x)
-    dim = int(call.args[1]) % len(shape)
-    if -1 in sizes:
-        known = -int(np.prod(sizes))
-        sizes[sizes.index(-1)] = shape[dim] // max(known, 1)
-    return reshaped(imp, x, (*shape[:dim], *sizes, *shape[dim + 1 :]))
 
 
 @from_torch("aten.narrow.default")
@@ -28,25 +13,6 @@ def _torch_narrow(imp: Importer, call: Call) -> str:
     x, dim, start, length = imp.tensor(call.args[0]), *map(int, call.args[1:4])
     extent = imp.shape(x)[dim]
     return sliced(imp, x, [(dim % len(imp.shape(x)), start % extent, start % extent + length, 1)])
-
-
-@from_torch("aten.swapaxes.default", "aten.swapdims.default")
-def _torch_swap(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
-    axes = list(range(len(imp.shape(x))))
-    first, second = (int(dim) for dim in call.args[1:3])
-    axes[first], axes[second] = axes[second], axes[first]
-    return transposed(imp, x, axes)
-
-
-@from_torch("aten.movedim.int", "aten.movedim.intlist")
-def _torch_movedim(imp: Importer, call: Call) -> str:
-    x, (source, target) = imp.tensor(call.args[0]), call.args[1:3]
-    rank = len(imp.shape(x))
-    source, target = ([d] if isinstance(d, int) else list(d) for d in (source, target))
-    moved = {t % rank: s % rank for s, t in zip(source, target, strict=True)}
-    rest = iter(dim for dim in range(rank) if dim not in moved.values())
-    return transposed(imp, x, [moved[d] if d in moved else next(rest) for d in range(rank)])
 
 
 @from_torch("aten.roll.default")
@@ -68,30 +34,6 @@ def _rolled(imp: Importer, x: str, shift: int, dim: int) -> str:
         return x
     first, last = cut(imp, x, [extent - shift, shift], dim)
     return join(imp, [last, first], dim)
-
-
-def tiled(imp: Importer, x: str, times: Sequence[int]) -> str:
-    """Copies of the whole tensor beside each other, so many along each dimension."""
-    lead = len(times) - len(imp.shape(x))
-    shape = (*(1,) * lead, *imp.shape(x))
-    if 0 in times:
-        return imp.constant(np.zeros([n * t for n, t in zip(shape, times, strict=True)]))
-    apart = [extent for n in shape for extent in (1, n)]
-    wide = tuple(extent for n, t in zip(shape, times, strict=True) for extent in (t, n))
-    x = reshaped(imp, x, apart)
-    x = x if tuple(apart) == wide else imp.add("expand", [x], {"shape": wide})
-    return reshaped(imp, x, [n * t for n, t in zip(shape, times, strict=True)])
-
-
-@from_torch("aten.repeat.default", "aten.tile.default")
-def _torch_repeat(imp: Importer, call: Call) -> str:
-    x, times = imp.tensor(call.args[0]), [int(n) for n in call.args[1]]
-    return tiled(imp, x, [1] * (len(imp.shape(x)) - len(times)) + times)
-
-
-@from_onnx("Tile")
-def _onnx_tile(imp: Importer, call: Call) -> str:
-    return tiled(imp, imp.tensor(call.args[0]), [int(n) for n in imp.static(call.args[1])])
 
 
 @from_torch("aten.repeat_interleave.self_int")

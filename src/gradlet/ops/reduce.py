@@ -197,15 +197,12 @@ def _torch_sum(imp: Importer, call: Call) -> str:
     return summed(imp, imp.tensor(call.args[0]), axes, keepdim)
 
 
-@from_torch("aten.expand.default", "aten.expand_as.default")
+@from_torch("aten.expand.default")
 def _torch_expand(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
     own = imp.shape(x)
-    wanted = call.args[1]
-    if call.target == "aten.expand_as.default":
-        wanted = imp.shape(imp.tensor(wanted))
-    lead = len(wanted) - len(own)
-    shape = [own[d - lead] if n == -1 else int(n) for d, n in enumerate(wanted)]
+    lead = len(call.args[1]) - len(own)
+    shape = [own[d - lead] if n == -1 else int(n) for d, n in enumerate(call.args[1])]
     return x if tuple(shape) == own else imp.add("expand", [x], {"shape": tuple(shape)})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -39,6 +39,9 @@ class Reshape(Op):
         if np.prod(target, dtype=int) != np.prod(ins[0], dtype=int):
             raise ShapeError(f"{ins[0]} cannot be viewed as {target}")
         return (target,)
+
+    def check_dtypes(self, *ins: Tensor) -> None:
+        """Indices may be viewed as well."""
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0].reshape(ints(attrs, "shape")),)
@@ -130,6 +133,14 @@ def transposed(imp: Importer, x: str, axes: Sequence[int]) -> str:
     return x if order == tuple(range(rank)) else imp.add("transpose", [x], {"axes": order})
 
 
+def swapped(imp: Importer, x: str, first: int = -2, second: int = -1) -> str:
+    """x with two dimensions in each other's place."""
+    axes = list(range(len(imp.shape(x))))
+    if axes:
+        axes[first], axes[second] = axes[second], axes[first]
+    return transposed(imp, x, axes)
+
+
 def _unsqueeze(imp: Importer, x: str, axes: Sequence[int]) -> str:
     shape = list(imp.shape(x))
     rank = len(shape) + len(axes)
@@ -149,10 +160,9 @@ def _torch_view(imp: Importer, call: Call) -> str:
     return reshaped(imp, imp.tensor(call.args[0]), call.args[1])
 
 
-@from_torch("aten.view_as.default", "aten.reshape_as.default", "aten.ravel.default")
-def _torch_view_as(imp: Importer, call: Call) -> str:
-    wanted = (-1,) if "ravel" in call.target else imp.shape(imp.tensor(call.args[1]))
-    return reshaped(imp, imp.tensor(call.args[0]), wanted)
+@from_torch("aten.ravel.default")
+def _torch_ravel(imp: Importer, call: Call) -> str:
+    return reshaped(imp, imp.tensor(call.args[0]), (-1,))
 
 
 @from_torch("aten.atleast_1d.default", "aten.atleast_2d.default")
@@ -183,21 +193,10 @@ def _torch_permute(imp: Importer, call: Call) -> str:
     return transposed(imp, imp.tensor(call.args[0]), call.args[1])
 
 
-@from_torch("aten.mT.default")
-def _torch_last_two(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
-    *lead, a, b = range(len(imp.shape(x)))
-    return transposed(imp, x, (*lead, b, a))
-
-
 @from_torch("aten.transpose.int", "aten.t.default", "aten.numpy_T.default")
 def _torch_transpose(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
-    axes = list(range(len(imp.shape(x))))
-    first, second = (call.args[1], call.args[2]) if call.target == "aten.transpose.int" else (0, -1)
-    if axes:
-        axes[first], axes[second] = axes[second], axes[first]
-    return transposed(imp, x, axes)
+    pair = call.args[1:3] if call.target == "aten.transpose.int" else (0, -1)
+    return swapped(imp, imp.tensor(call.args[0]), *pair)
 
 
 @from_torch(
@@ -209,28 +208,6 @@ def _torch_transpose(imp: Importer, call: Call) -> str:
 )
 @from_onnx("Identity")
 def _same(imp: Importer, call: Call) -> str:
-    return imp.tensor(call.args[0])
-
-
-@from_torch("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default")
-def _torch_to(imp: Importer, call: Call) -> str:
-    wanted = str(call.arg(1, "torch.float32"))
-    if wanted != "torch.float32":
-        raise imp.unsupported(f"a cast to {wanted}; all is computed in single precision")
-    return imp.tensor(call.args[0])
-
-
-@from_torch("aten.dropout.default", "aten.feature_dropout.default")
-def _torch_dropout(imp: Importer, call: Call) -> str:
-    if call.args[2] and call.args[1] > 0:
-        raise imp.unsupported("dropout in training mode; call .eval() on it, or set p to 0")
-    return imp.tensor(call.args[0])
-
-
-@from_onnx("Dropout")
-def _onnx_dropout(imp: Importer, call: Call) -> str:
-    if call.arg(2) is not None and bool(imp.static(call.args[2])):
-        raise imp.unsupported("dropout in training mode")
     return imp.tensor(call.args[0])
 
 

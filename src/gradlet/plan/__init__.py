@@ -84,11 +84,12 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         tuple(node.name for node in unit.nodes),
         unit.phase,
         kernel,
-        last.outputs,
+        last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs)),
         inputs,
         lowering.sizes,
         f"scratch.{last.name}" if scratch else "",
         sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
+        lowering.repeat,
     )
 
 

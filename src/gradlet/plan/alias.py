@@ -97,13 +97,13 @@ def _take_over(
 ) -> None:
     """Let the output have an input's bytes, if nothing reads them later and the kernel allows."""
     node = unit.nodes[-1]
-    if len(unit.nodes) > 1 or len(node.outputs) != 1:
+    op = OPS[node.op]
+    if len(unit.nodes) > 1 or not op.overwrites:
         return
-    output = node.outputs[0]
+    output = node.outputs[op.outputs.index(op.overwriter) if op.overwriter else 0]
     root = sharing.of[output]
     if root != output and any(graph.tensors[n].role in FOREVER for n in sharing.members[root]):
         return
-    op = OPS[node.op]
     slots = dict(zip((s.rstrip("?") for s in op.inputs), node.inputs, strict=False))
     for slot in op.overwrites:
         owner = sharing.of[slots[slot]]

@@ -63,8 +63,7 @@ def _coverage(plan: Plan) -> Iterator[str]:
         yield f"calls compute {sorted(set(done) ^ set(expected))} never or twice"
     buffers = {name for buffer in plan.buffers for name in buffer.tensors}
     for call in plan.calls:
-        names = [*call.outputs, *filter(None, call.inputs), *filter(None, [call.scratch])]
-        for name in names:
+        for name in filter(None, (*call.outputs, *call.inputs, call.scratch)):
             if name not in buffers:
                 yield f"'{call.name}' touches '{name}', which has no address"
 
@@ -136,7 +135,7 @@ def _replay_call(plan: Plan, shadow: _Shadow, source: dict[str, str], call: Call
         for name in reads:  # scratch must not lie on an operand
             if not shadow.holds(source[name]):
                 yield f"the scratch of '{call.name}' overlaps '{name}'"
-    for name in call.outputs:
+    for name in filter(None, call.outputs):
         shadow.write(name)
 
 

@@ -34,7 +34,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel call. `nodes` are the graph's nodes that it computes; the last gives the name."""
+    """One kernel call. `nodes` are the graph's nodes that it computes; the last gives the name.
+
+    A call that is repeated gets the number of the repetition, and ends with a barrier each time.
+    Operands that are left out are named "".
+    """
 
     nodes: tuple[str, ...]
     phase: str
@@ -44,6 +48,7 @@ class Call:
     sizes: Mapping[str, Size]
     scratch: str
     macs: int
+    repeat: int = 1
 
     @property
     def name(self) -> str:
@@ -139,6 +144,7 @@ def _call_from_json(value: Mapping[str, Any]) -> Call:
         sizes,
         value["scratch"],
         value["macs"],
+        value["repeat"],
     )
 
 

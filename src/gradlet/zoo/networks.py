@@ -106,3 +106,65 @@ def mobilenet_v1_025() -> nn.Module:
         layers += [_conv(n, n, 3, stride, padding=1, groups=n), _conv(n, m, 1)]
         n = m
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n, 2))
+
+
+class _LastOutput(nn.Module):
+    """A recurrent layer and a classifier on what it has seen at the end."""
+
+    def __init__(self, layer: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layer(x)[0][:, -1])
+        return logits
+
+
+@_zoo("gru-kws", "cross_entropy", (49, 10), 12)
+def gru_kws() -> nn.Module:
+    """Keyword spotting on 49 frames of 10 MFCCs: one GRU of 154 units, as in 'Hello Edge'."""
+    return _LastOutput(nn.GRU(10, 154, batch_first=True), 154, 12)
+
+
+@_zoo("rnn-har", "cross_entropy", (128, 9), 6)
+def rnn_har() -> nn.Module:
+    """Human activities from 128 readings of 9 inertial channels: two plain recurrent layers."""
+    return _LastOutput(nn.RNN(9, 32, num_layers=2, batch_first=True), 32, 6)
+
+
+class _CompactTransformer(nn.Module):
+    """Tokens from convolutions, encoder layers, and a learnt mean over the tokens."""
+
+    def __init__(self, width: int, tokens: int, layers: int, heads: int, classes: int) -> None:
+        super().__init__()
+        self.tokenizer = nn.Sequential(
+            nn.Conv2d(3, width // 2, 3, padding=1, bias=False),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+            nn.Conv2d(width // 2, width, 3, padding=1, bias=False),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+            nn.Flatten(2),
+        )
+        self.position = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
+        block = nn.TransformerEncoderLayer(
+            width, heads, width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
+        self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.Linear(width, 1)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.tokenizer(x).transpose(1, 2) + self.position
+        tokens = self.norm(self.blocks(tokens))
+        shares = self.attention(tokens).softmax(dim=1)
+        logits: Tensor = self.head((shares.transpose(1, 2) @ tokens).squeeze(1))
+        return logits
+
+
+@_zoo("cct-tiny", "cross_entropy", (3, 32, 32), 10)
+def cct_tiny() -> nn.Module:
+    """Compact convolutional transformer on 32x32: 64 tokens of 64, two layers of two heads."""
+    return _CompactTransformer(width=64, tokens=64, layers=2, heads=2, classes=10)

@@ -1,0 +1,110 @@
+"""Whether a captured graph computes what the module computes, in float64 and without dropout."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gradlet.errors import GradletError
+from gradlet.extras import require_torch
+from gradlet.graph import Array, Graph
+from gradlet.ops.dropout import ACTIVE, STATE
+from gradlet.reference import evaluate
+from gradlet.tolerance import expect_forward
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """PyTorch's layers without their fused short cut for inference, which no exporter splits up."""
+    mha = require_torch().backends.mha
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
+def check_against_module(
+    graph: Graph, module: Any, examples: tuple[Any, ...], *, rounded: bool
+) -> None:
+    """`rounded` says that constants were computed in single precision on the way."""
+    outputs = _module_outputs(module, examples)
+    values = {name: _wide(value) for name, value in graph.data.items()}
+    values.update({name: _wide(value[0]) for name, value in graph.samples.items()})
+    if STATE in values:
+        values[STATE] = values[STATE].copy()
+        values[STATE][ACTIVE] = 0
+    start = dict(values)
+    evaluate(graph, values, ("forward",))
+    for name, output in zip(graph.outputs, outputs, strict=True):
+        expected = output.numpy()
+        if not np.isfinite(expected).all():
+            raise GradletError(
+                f"model '{graph.name}' gives NaN or infinity on its own example inputs (output "
+                f"'{name}'); a mask that blocks a whole row of a softmax does that"
+            )
+        scale = max(float(np.abs(expected).max()), 1e-30)
+        # float32 weights are exact in float64, so only the order of summation differs
+        error = np.abs(values[name] - expected)
+        if error.max() <= 1e-9 * scale:
+            continue
+        if not rounded or not (error <= expect_forward(graph, start)[1][name]).all():
+            raise GradletError(
+                f"the captured graph of '{graph.name}' does not compute what the module computes "
+                f"(output '{name}'); please report this model"
+            )
+
+
+def _wide(value: Array) -> Array:
+    return value.astype(np.float64) if value.dtype.kind == "f" else value
+
+
+def copied(module: Any) -> Any:
+    """A deep copy; what a hook computed from parameters (old weight_norm) is copied by value."""
+    torch = require_torch()
+    computed = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(module, computed)
+
+
+def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:
+    torch = require_torch()
+    wide = copied(module).double().cpu()
+    for part in wide.modules():
+        if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
+            part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype
+        if isinstance(part, torch.nn.modules.dropout._DropoutNd):
+            part.eval()
+    inputs = [v.detach().double() if v.dtype.is_floating_point else v for v in examples]
+    with torch.no_grad(), plain_attention(), _without_dropout():
+        result = wide(*inputs)
+    outputs = result if isinstance(result, tuple | list) else (result,)
+    return [output for output in outputs if output is not None]
+
+
+def _without_dropout() -> Any:
+    """Dropout that is no layer of its own, as in attention: its draws keep everything."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch = require_torch()
+
+    class KeepAll(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.bernoulli_.float:
+                return args[0].fill_(args[1])  # PyTorch divides the draws by what stays on average
+            if func is torch.ops.aten.native_dropout.default:
+                return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+            return func(*args, **(kwargs or {}))
+
+    return KeepAll()

@@ -1,0 +1,188 @@
+"""Dropout: a mask that is a function of seed, step, layer and place, and therefore never stored.
+
+The state holds seed, step, and whether anything is dropped at all: `predict` passes everything on.
+All of the hash is 32-bit arithmetic, the same in C, in numpy and in PyTorch's oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ops.base import (
+    Axis,
+    Call,
+    Emitter,
+    Importer,
+    Lowering,
+    Op,
+    ShapeError,
+    from_onnx,
+    from_toml,
+    from_torch,
+    integer,
+    number,
+    register,
+)
+from gradlet.ops.pointwise import same_index_axes
+
+STATE = "dropout_state"
+SEED, STEP, ACTIVE = range(3)
+BITS = 24  # of the hash that are compared with p
+FIRST, SECOND, STRIDE = 0x6A09E667, 0xBB67AE85, 0x9E3779B1  # odd, from irrational numbers
+
+
+def _mixed(value: Array) -> Array:
+    """Every bit of 32 depends on every other; in uint64, so that products do not overflow."""
+    value = value & 0xFFFFFFFF
+    for shift, factor in ((16, FIRST), (13, SECOND)):
+        value = (value ^ (value >> shift)) * factor & 0xFFFFFFFF
+    mixed: Array = value ^ (value >> 16)
+    return mixed
+
+
+def kept(attrs: Attrs, state: Array, count: int) -> Array:
+    """Which of the elements stay, as booleans."""
+    seed, step = (np.asarray(state[i], np.int64).astype(np.uint64) for i in (SEED, STEP))
+    salt = np.uint64(integer(attrs, "salt"))
+    key = _mixed(_mixed(_mixed(seed) + salt) + step)
+    place = np.arange(count, dtype=np.uint64) // np.uint64(integer(attrs, "group"))
+    hashed = _mixed(key + place * np.uint64(STRIDE))
+    stay: Array = (hashed >> np.uint64(32 - BITS)) >= np.uint64(_threshold(attrs))
+    return stay
+
+
+def _threshold(attrs: Attrs) -> int:
+    return round(number(attrs, "p") * 2**BITS)
+
+
+def _scale(attrs: Attrs) -> float:
+    p = number(attrs, "p")
+    return 1 / (1 - p) if p < 1 else 0.0
+
+
+@register
+class Dropout(Op):
+    """x / (1 - p), or 0 with probability p; `group` neighbours share their fate."""
+
+    name = "dropout"
+    inputs = ("x", "state")
+    overwrites = ("x",)
+    torch_source = """
+def _mixed(v):
+    v = v & 0xFFFFFFFF
+    for shift, factor in ((16, 0x6A09E667), (13, 0xBB67AE85)):
+        v = (v ^ (v >> shift)) * factor & 0xFFFFFFFF
+    return v ^ (v >> 16)
+
+
+def _dropout(x, state, salt, group, threshold, scale):
+    if not state[2]:
+        return x
+    key = _mixed(_mixed(_mixed(state[0]) + salt) + state[1])
+    place = torch.arange(x.numel()).reshape(x.shape) // group
+    return torch.where(_mixed(key + place * 0x9E3779B1) >> 8 >= threshold, x * scale, 0.0)
+"""
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if ins[1] != (3,):
+            raise ShapeError("the state is seed, step and whether anything is dropped")
+        return (ins[0],)
+
+    def check_dtypes(self, *ins: Tensor) -> None:
+        if (ins[0].dtype, ins[1].dtype) != ("f32", "i32"):
+            raise ShapeError("a tensor of floats and a state of integers are needed")
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        x, state = ins
+        if not state[ACTIVE]:
+            return (x,)
+        return (np.where(kept(attrs, state, x.size).reshape(x.shape), x * _scale(attrs), 0.0),)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        return {"x": emit.add("dropout", [grads[0], site.node.inputs[1]], site.attrs)}
+
+    def roundings(self, site: Site, out: Tensor) -> float:
+        return 2  # the scale is rounded as well
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return same_index_axes(site.outs[0].shape, ("x", "y"))
+
+    def lower(self, site: Site) -> Lowering:
+        sizes = {"count": site.outs[0].elements, "group": integer(site.attrs, "group")}
+        sizes |= {"salt": integer(site.attrs, "salt"), "threshold": _threshold(site.attrs)}
+        return Lowering("dropout", "apply", {**sizes, "scale": _scale(site.attrs)})
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        numbers = [integer(attrs, "salt"), integer(attrs, "group"), _threshold(attrs)]
+        return f"_dropout({', '.join(ins)}, {', '.join(map(str, numbers))}, {_scale(attrs)!r})"
+
+
+@register
+class DropoutStep(Op):
+    """The state of the next step, which has other masks."""
+
+    name = "dropout_step"
+    inputs = ("state",)
+    outputs = ("next",)
+    exact = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (ins[0],)
+
+    def check_dtypes(self, *ins: Tensor) -> None:
+        if ins[0].dtype != "i32":
+            raise ShapeError("the state holds integers")
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        after = ins[0].copy()
+        after[STEP] += 1
+        return (after,)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return ()
+
+    def lower(self, site: Site) -> Lowering:
+        return Lowering("dropout", "step", {**dict.fromkeys(_SIZES, 0), "scale": 0.0})
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        return f"({ins[0]} + torch.tensor([0, 1, 0])).int()"
+
+
+_SIZES = ("count", "group", "salt", "threshold")
+
+
+def drop(imp: Importer, x: str, p: float, group: int = 1) -> str:
+    """x with dropout in training; the state and the numbering of the layers are shared."""
+    if not 0 <= p <= 1:
+        raise imp.unsupported(f"dropout with a probability of {p}")
+    if p == 0:
+        return x
+    state = imp.state(STATE, np.array([0, 0, 1], np.int32))
+    attrs = {"p": p, "group": group, "salt": imp.count("dropout")}
+    return imp.add("dropout", [x, state], attrs)
+
+
+@from_torch("aten.dropout.default", "aten.dropout_.default")
+@from_torch("aten.feature_dropout.default", "aten.feature_dropout_.default")
+def _torch_dropout(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    whole = "feature" in call.target  # a channel at a time
+    group = int(np.prod(imp.shape(x)[2:], dtype=int)) if whole else 1
+    return drop(imp, x, float(call.args[1]), group) if call.args[2] else x
+
+
+@from_onnx("Dropout")
+def _onnx_dropout(imp: Importer, call: Call) -> str:
+    if call.arg(2) is not None and bool(imp.static(call.args[2])):
+        raise imp.unsupported("dropout in training mode; capture the module itself")
+    return imp.tensor(call.args[0])
+
+
+@from_toml("dropout")
+def _toml_dropout(imp: Importer, call: Call) -> str:
+    return drop(imp, call.args[0], float(call.attrs.get("p", 0.5)))

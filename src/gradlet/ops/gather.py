@@ -1,0 +1,203 @@
+"""Rows of a table by index: embeddings, and lookups by indices that are known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ops.base import (
+    Axis,
+    Call,
+    Emitter,
+    Importer,
+    Lowering,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    from_onnx,
+    from_toml,
+    from_torch,
+    integer,
+    register,
+)
+
+NONE = -1  # no row is left out
+
+
+def _check_index(table: Tensor, index: Tensor) -> None:
+    if table.dtype == "i32":
+        raise ShapeError(f"'{table.name}' holds integers; floating point is needed")
+    if index.dtype != "i32":
+        raise ShapeError(f"'{index.name}' holds {index.dtype}; indices are integers")
+
+
+@register
+class Gather(Op):
+    """w[index]. The row `skip` gets no gradient, as the one that pads sentences should not."""
+
+    name = "gather"
+    inputs = ("w", "index")
+    exact = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if not ins[0]:
+            raise ShapeError("a table needs rows")
+        return ((*ins[1], *ins[0][1:]),)
+
+    def check_dtypes(self, *ins: Tensor) -> None:
+        _check_index(ins[0], ins[1])
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        return (ins[0][ins[1]],)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        attrs = {"rows": site.ins[0].shape[0], "skip": site.attrs["skip"]}
+        return {"w": emit.add("gather_grad", [grads[0], site.node.inputs[1]], attrs)}
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return _axes(site, site.ins[0].shape, "w", "y")
+
+    def lower(self, site: Site) -> Lowering:
+        table, index = site.ins
+        width = table.elements // table.shape[0]
+        sizes = {"rows": table.shape[0], "count": index.elements, "width": width, "skip": NONE}
+        return Lowering("gather", "rows", sizes)
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        if integer(attrs, "skip") == NONE:
+            return f"{ins[0]}[{ins[1]}]"
+        return f"F.embedding({ins[1]}, {ins[0]}, {attrs['skip']})"
+
+
+@register
+class GatherGrad(Op):
+    """Each row's sum over the places that it was taken to, in their order."""
+
+    name = "gather_grad"
+    inputs = ("dy", "index")
+    outputs = ("dw",)
+    linear = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if ins[0][: len(ins[1])] != ins[1]:
+            raise ShapeError("the gradient does not fit the indices")
+        return ((integer(attrs, "rows"), *ins[0][len(ins[1]) :]),)
+
+    def check_dtypes(self, *ins: Tensor) -> None:
+        _check_index(ins[0], ins[1])
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        dw = np.zeros(self.shape(attrs, ins[0].shape, ins[1].shape)[0], ins[0].dtype)
+        np.add.at(dw, ins[1], ins[0])
+        if attrs["skip"] != NONE:
+            dw[integer(attrs, "skip")] = 0
+        return (dw,)
+
+    def work(self, site: Site) -> Work:
+        return Work(0, site.moved_bytes, site.ins[0].elements)
+
+    def roundings(self, site: Site, out: Tensor) -> float:
+        return 1 + site.ins[1].elements  # all indices may be one
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return _axes(site, site.outs[0].shape, "dw", "dy")[len(site.ins[1].shape) :]
+
+    def lower(self, site: Site) -> Lowering:
+        table, index = site.outs[0], site.ins[1]
+        sizes = {"rows": table.shape[0], "count": index.elements}
+        sizes |= {"width": table.elements // table.shape[0], "skip": integer(site.attrs, "skip")}
+        return Lowering("gather", "grad", sizes)
+
+
+def _axes(site: Site, table: Shape, table_name: str, rows_name: str) -> tuple[Axis, ...]:
+    """Along the indices, each on its own; then along the columns of the table."""
+    index = site.ins[1].shape
+    places = [
+        Axis(f"place{dim}", n, (Span("index", dim), Span(rows_name, dim)))
+        for dim, n in enumerate(index)
+    ]
+    columns = [
+        Axis(f"column{dim}", n, (Span(table_name, dim), Span(rows_name, len(index) + dim - 1)))
+        for dim, n in enumerate(table)
+        if dim > 0
+    ]
+    return (*places, *columns)
+
+
+def take(imp: Importer, table: str, index: Any, skip: int = NONE) -> str:
+    """Rows by an operand of indices; neighbours known beforehand are a slice."""
+    known = imp.fixed(index)
+    if known is None:
+        indices = imp.tensor(index)
+        return imp.add("gather", [table, indices], {"skip": skip})
+    shape = imp.shape(table)
+    if known.min(initial=0) < -shape[0] or known.max(initial=0) >= shape[0]:
+        raise imp.unsupported(f"indices up to {known.max()} into {shape[0]} rows")
+    rows = np.where(known < 0, known + shape[0], known).astype(np.int32)
+    flat = rows.reshape(-1)
+    step = int(flat[1] - flat[0]) if flat.size > 1 else 1
+    if skip not in flat and flat.size and step > 0 and (np.diff(flat) == step).all():
+        rest = len(shape) - 1
+        attrs = {"start": (int(flat[0]), *(0,) * rest), "step": (step, *(1,) * rest)}
+        y = table
+        if flat.size != shape[0]:
+            y = imp.add("slice", [table], {**attrs, "size": (flat.size, *shape[1:])})
+        final = (*rows.shape, *shape[1:])
+        return y if imp.shape(y) == final else imp.add("reshape", [y], {"shape": final})
+    return imp.add("gather", [table, imp.constant(rows)], {"skip": skip})
+
+
+def _along(imp: Importer, x: str, axis: int, index: Any) -> str:
+    """Elements of one dimension by index; the gather itself is along the first."""
+    shape = imp.shape(x)
+    axis %= len(shape)
+    if axis == 0:
+        return take(imp, x, index)
+    front = (axis, *(dim for dim in range(len(shape)) if dim != axis))
+    y = take(imp, imp.add("transpose", [x], {"axes": front}), index)
+    count = len(imp.shape(y)) - len(shape) + 1  # dimensions of the index
+    back = (*range(count, count + axis), *range(count), *range(count + axis, len(imp.shape(y))))
+    return imp.add("transpose", [y], {"axes": back})
+
+
+@from_torch("aten.embedding.default")
+def _torch_embedding(imp: Importer, call: Call) -> str:
+    table = imp.tensor(call.args[0])
+    skip = int(call.arg(2, NONE))
+    return take(imp, table, call.args[1], skip % imp.shape(table)[0] if skip >= 0 else NONE)
+
+
+@from_torch("aten.index_select.default")
+def _torch_index_select(imp: Importer, call: Call) -> str:
+    return _along(imp, imp.tensor(call.args[0]), int(call.args[1]), call.args[2])
+
+
+@from_torch("aten.index.Tensor")
+def _torch_index(imp: Importer, call: Call) -> str:
+    """x[:, index]: one dimension by an operand of indices, all of the others."""
+    used = [(axis, index) for axis, index in enumerate(call.args[1]) if index is not None]
+    if len(used) != 1:
+        raise imp.unsupported("indices along several dimensions at once")
+    axis, index = used[0]
+    known = imp.fixed(index)
+    if known is not None and known.dtype == bool:
+        raise imp.unsupported("a choice by booleans; give the indices")
+    return _along(imp, imp.tensor(call.args[0]), axis, index)
+
+
+@from_onnx("Gather")
+def _onnx_gather(imp: Importer, call: Call) -> str:
+    return _along(imp, imp.param(call.args[0]), int(call.attrs.get("axis", 0)), call.args[1])
+
+
+@from_toml("embedding")
+def _toml_embedding(imp: Importer, call: Call) -> str:
+    rows, width = int(call.need("rows")), int(call.need("width"))
+    table = imp.param(("weight", (rows, width), width))
+    return imp.add("gather", [table, call.args[0]], {"skip": NONE})

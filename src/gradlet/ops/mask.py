@@ -1,0 +1,155 @@
+"""Masks that are known beforehand: elements replaced by a number, and no gradient through them.
+
+Minus infinity, which blocks a place of a softmax, is stored as a number so low that nothing is
+left of its exponential, and so far from the end of the range that sums and scales stay finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import (
+    Axis,
+    Call,
+    Emitter,
+    Importer,
+    Lowering,
+    Op,
+    from_onnx,
+    from_torch,
+    number,
+    register,
+)
+from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
+
+BLOCKED = -(2.0**100)
+
+
+@register
+class MaskedFill(Op):
+    """A number where the mask is positive, else x."""
+
+    name = "masked_fill"
+    inputs = ("x", "mask")
+    exact = True
+    overwrites = ("x",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (broadcast(*ins),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        return (np.where(ins[1] > 0, number(attrs, "value"), ins[0]),)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        passed = emit.add("masked_fill", [grads[0], site.node.inputs[1]], {"value": 0.0})
+        return {"x": reduce_to(emit, passed, site.ins[0].shape)}
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        shapes = {"x": site.ins[0].shape, "mask": site.ins[1].shape}
+        return broadcast_axes(site.outs[0].shape, shapes)
+
+    def lower(self, site: Site) -> Lowering:
+        result = site.outs[0].shape
+        strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
+        extents, (x, mask) = merge(result, strides)
+        steps = {"x_step": padded(x, 0), "mask_step": padded(mask, 0)}
+        value = number(site.attrs, "value")
+        return Lowering("mask", "fill", {"extent": padded(extents, 1), **steps, "value": value})
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        return f"torch.where({ins[1]} > 0, {number(attrs, 'value')!r}, {ins[0]})"
+
+
+def fill(imp: Importer, x: str, where: Array, value: float) -> str:
+    """x with a number in the places that are true in a mask known beforehand."""
+    value = BLOCKED if value == -np.inf else value
+    if not np.isfinite(value):
+        raise imp.unsupported(f"{value} in a mask; only minus infinity blocks something")
+    result = broadcast(imp.shape(x), where.shape)
+    if not where.any() and result == imp.shape(x):
+        return x
+    small = _compressed(where)
+    if broadcast(imp.shape(x), small.shape) != result:
+        small = where
+    mask = imp.constant(small.astype(np.float32))
+    return imp.add("masked_fill", [x, mask], {"value": value})
+
+
+def _compressed(mask: Array) -> Array:
+    """The mask without dimensions along which it does not change."""
+    for axis in range(mask.ndim):
+        first = mask.take([0], axis=axis)
+        if (mask == first).all():
+            mask = first
+    while mask.ndim and mask.shape[0] == 1:
+        mask = mask[0]
+    return mask
+
+
+def add_constant(imp: Importer, x: str, constant: Array) -> str:
+    """x plus a constant that may be minus infinity in places."""
+    blocked = np.isneginf(constant)
+    if not np.isfinite(constant[~blocked]).all():
+        raise imp.unsupported("a constant with NaN or infinity")
+    rest = np.where(blocked, 0, constant).astype(np.float32)
+    if rest.any():
+        x = imp.add("add", [x, imp.constant(rest)])
+    return fill(imp, x, blocked, -np.inf)
+
+
+def _condition(imp: Importer, value: Any) -> Array:
+    condition = imp.fixed(value)
+    if condition is None:
+        raise imp.unsupported("a mask that depends on the data; it must be a constant")
+    return np.asarray(condition, dtype=bool)
+
+
+def _number(imp: Importer, value: Any) -> float | None:
+    """The number that an operand is everywhere, if it is known and one."""
+    array = imp.fixed(value)
+    if array is None or array.size == 0 or not (array == array.reshape(-1)[0]).all():
+        return None
+    return float(array.reshape(-1)[0])
+
+
+def choose(imp: Importer, condition: Array, a: Any, b: Any) -> str:
+    """a where the condition holds, else b; one of them may be a number."""
+    for value, other, where in ((b, a, ~condition), (a, b, condition)):
+        constant = _number(imp, value)
+        if constant is not None and imp.fixed(other) is None:
+            shape = broadcast(where.shape, np.shape(imp.fixed(value)))
+            return fill(imp, imp.tensor(other), np.broadcast_to(where, shape), constant)
+    parts = [fill(imp, imp.tensor(v), w, 0.0) for v, w in ((a, ~condition), (b, condition))]
+    return imp.add("add", parts)
+
+
+@from_torch("aten.masked_fill.Scalar", "aten.masked_fill_.Scalar")
+@from_torch("aten.masked_fill.Tensor", "aten.masked_fill_.Tensor")
+def _torch_masked_fill(imp: Importer, call: Call) -> str:
+    value = _number(imp, call.args[2])
+    if value is None:
+        raise imp.unsupported("filling with a value that depends on the data")
+    return fill(imp, imp.tensor(call.args[0]), _condition(imp, call.args[1]), value)
+
+
+@from_torch("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
+@from_onnx("Where")
+def _where(imp: Importer, call: Call) -> str:
+    condition, a, b = call.args[:3]
+    return choose(imp, _condition(imp, condition), a, b)
+
+
+@from_torch("aten.tril.default", "aten.triu.default")
+def _torch_triangle(imp: Importer, call: Call) -> str:
+    x, diagonal = imp.tensor(call.args[0]), int(call.arg(1, 0))
+    rows, columns = np.indices(imp.shape(x)[-2:])
+    above = columns - rows
+    gone = above > diagonal if call.target == "aten.tril.default" else above < diagonal
+    return fill(imp, x, gone, 0.0)
