@@ -7,9 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.models import MODELS, Model, model
-
-__all__ = ["MODELS"]
+from tests.model_table import Model, model
 
 
 class EegNet(nn.Module):

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
-Model = tuple[nn.Module, tuple[Tensor, ...]]
-MODELS: dict[str, Callable[[], Model]] = {}
+import tests.architectures
+import tests.attention_models  # noqa: F401
+from tests.model_table import MODELS, Model, model
 
-
-def model(build: Callable[[], Model]) -> Callable[[], Model]:
-    def seeded() -> Model:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return build()
-
-    MODELS[build.__name__] = seeded
-    return seeded
+__all__ = ["MODELS", "Model"]
 
 
 @model

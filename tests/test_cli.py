@@ -155,3 +155,37 @@ def test_toml_model(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     verify = gradlet("verify", "d", "--json", folder=folder)
     assert json.loads(verify.stdout)["pass"] is True
+
+
+SENTENCES = """
+import torch
+from torch import nn
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 4)
+        layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.1, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 1)
+        self.head = nn.Linear(4, 9)
+
+    def forward(self, ids):
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+        return self.head(self.body(self.words(ids), mask=mask)).transpose(1, 2)
+
+def model():
+    ids = torch.arange(12).view(2, 6) % 9
+    return Tiny(), ids[:, :-1], ids[:, 1:]
+"""
+
+
+def test_a_small_language_model(tmp_path: Path) -> None:
+    """Indices in, words as labels, a causal mask, dropout: nothing that the user has to change."""
+    (tmp_path / "tiny.py").write_text(SENTENCES)
+    build = gradlet("build", "tiny.py:model", "-o", "d", folder=tmp_path)
+    assert build.returncode == 0, build.stderr
+    verified = gradlet("verify", "d", "--steps", "3", folder=tmp_path)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    make = ["make", "golden"]
+    golden = subprocess.run(make, cwd=tmp_path / "d", capture_output=True, text=True, check=False)
+    assert "PASS" in golden.stdout, golden.stdout + golden.stderr

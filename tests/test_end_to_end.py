@@ -22,7 +22,7 @@ from gradlet.ops import OPS
 from gradlet.plan import Options, plan
 from gradlet.recipe import Recipe
 from gradlet.target import load as load_target
-from tests.architectures import MODELS
+from tests.models import MODELS
 
 ZOO = (
     "tutorial-cnn",

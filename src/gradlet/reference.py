@@ -55,14 +55,14 @@ def run_reference(
 
     `measured` collects the spreads of each micro-batch, which a disturbance takes.
     """
-    state = {name: _wide(value) for name, value in {**graph.data, **(overrides or {})}.items()}
+    state = {name: wide(value) for name, value in {**graph.data, **(overrides or {})}.items()}
     fed = 0
     for _ in range(steps):
         losses = []
         for micro in range(graph.accumulate):
             values = dict(state)
             for name, samples in graph.samples.items():
-                values[name] = _wide(samples[fed % len(samples)])
+                values[name] = wide(samples[fed % len(samples)])
             spread: Spread = disturbance.spreads[fed] if disturbance else {}
             seed = disturbance.seed if disturbance else None
             options = _Options(spread=spread, measure=measured is not None, seed=seed)
@@ -103,7 +103,8 @@ def evaluate(
                 values[name] = result + _draws(result, seed) * spread[name]
 
 
-def _wide(value: Array) -> Array:
+def wide(value: Array) -> Array:
+    """In double precision, if it is a number with a fraction."""
     return value.astype(np.float64) if value.dtype.kind == "f" else value
 
 

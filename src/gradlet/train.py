@@ -222,11 +222,13 @@ def _append_steps(builder: GraphBuilder) -> list[tuple[str, str]]:
     """The next masks of dropout: after the last reader of these, in every micro-batch."""
     read = {node.inputs[1]: None for node in builder.nodes if node.op == "dropout"}
     states = [name for name in read if builder.tensors[name].role == "state"]
-    options = {"phase": "backward", "role": "updated"}
-    return [
-        (name, builder.add("dropout_step", [name], name=f"{name}.next", **options))
-        for name in states
-    ]
+    return [(name, _after_step(builder, name)) for name in states]
+
+
+def _after_step(builder: GraphBuilder, state: str) -> str:
+    return builder.add(
+        "dropout_step", [state], phase="backward", role="updated", name=f"{state}.next"
+    )
 
 
 def _slots(node: Node) -> dict[str, str]:

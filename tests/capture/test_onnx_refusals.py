@@ -138,8 +138,12 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
     ),
     "no shape": (_shapeless, None, "input 'x' has no shape; export the model with fixed"),
     "not a tensor": (_sequence, None, "input 'x' is not a tensor"),
-    "integers": (lambda: _typed(TensorProto.INT64), None, "input 'x' has type int64; float inputs"),
-    "half": (lambda: _typed(TensorProto.FLOAT16), None, "input 'x' has type float16; float inputs"),
+    "integers": (
+        lambda: _typed(TensorProto.INT64),
+        None,
+        "integers as numbers; they can only be looked up",
+    ),
+    "half": (lambda: _typed(TensorProto.FLOAT16), None, "input 'x' has type float16; floats, or"),
     "no inputs": (
         lambda: build_model([make("Relu", ["w"], ["y"])], {}, {"w": random(3)}),
         None,
@@ -254,7 +258,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
         None,
         "node '/stem/Conv' (Conv) has attributes that do not fit",
     ),
-    "unknown type": (lambda: _typed(62), None, "input 'x' has type number 62; float inputs"),
+    "unknown type": (lambda: _typed(62), None, "input 'x' has type number 62; floats, or"),
     "batch contradicts": (
         lambda: _flat_head(2, [2, 6], 2),
         4,

@@ -40,8 +40,11 @@ def test_train_and_eval_mode() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
     graph = capture_module(model.eval(), torch.randn(2, 3), name="m")
     assert [node.op for node in graph.nodes] == ["matmul", "matmul"]
-    with pytest.raises(GradletError, match=r"module '1': aten.dropout.*eval"):
-        capture_module(model.train(), torch.randn(2, 3), name="m")
+    graph = capture_module(model.train(), torch.randn(2, 3), name="m")
+    assert [node.op for node in graph.nodes] == ["matmul", "dropout", "matmul"]
+    model[1].p = 0.0
+    graph = capture_module(model, torch.randn(2, 3), name="m")
+    assert [node.op for node in graph.nodes] == ["matmul", "matmul"]
 
 
 def test_the_users_module_is_left_as_it_was() -> None:
@@ -102,7 +105,16 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
     "wrong shape": (lambda: nn.Linear(3, 2), torch.randn(2, 4), "fails in PyTorch itself"),
     "NaN in a weight": (with_nan, torch.randn(2, 3), "parameter '0.weight'.*NaN.*1 of 6"),
     "NaN in an input": (lambda: nn.Linear(3, 2), torch.full((2, 3), np.nan), "example input"),
-    "integers": (lambda: nn.Linear(3, 2), torch.zeros(2, 3, dtype=torch.long), "floats are needed"),
+    "booleans": (
+        lambda: nn.Linear(3, 2),
+        torch.zeros(2, 3, dtype=torch.bool),
+        "floats, or indices",
+    ),
+    "integers as numbers": (
+        lambda: nn.ReLU(),
+        torch.zeros(2, 3, dtype=torch.long),
+        r"relu.*'input' holds integers; floating point is needed",
+    ),
     "no tensor": (lambda: nn.Linear(3, 2), "x", "tensors are needed"),
     "no sample": (lambda: nn.Linear(3, 2), torch.randn(0, 3), "no samples"),
     "no module": (lambda: 3, torch.randn(2, 3), "not an nn.Module"),

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.capture.importer import Captured, stack_batches
+from gradlet.capture.importer import Captured, check_indices, stack_batches
+from gradlet.dtypes import numpy_dtype
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 
@@ -182,7 +183,9 @@ def _with_data(captured: Captured, path: Path) -> Captured:
     if "targets" in arrays:
         size = graph.tensors[graph.inputs[0]].shape[0]
         targets = stack_batches(arrays["targets"], size, "the targets")
-    return replace(captured, graph=replace(graph, samples=samples), targets=targets)
+    graph = replace(graph, samples=samples)
+    check_indices(graph)
+    return replace(captured, graph=graph, targets=targets)
 
 
 def _user_samples(graph: Graph, name: str, arrays: dict[str, Array], path: Path) -> Array:
@@ -198,4 +201,7 @@ def _user_samples(graph: Graph, name: str, arrays: dict[str, Array], path: Path)
         )
     if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
         raise GradletError(f"'{path}': '{name}' must hold finite numbers")
-    return stack_batches(values.astype(np.float32), shape[0], f"'{path}'")
+    dtype = numpy_dtype(graph.tensors[name].dtype)
+    if dtype == np.int32 and not (values == values.astype(np.int32)).all():
+        raise GradletError(f"'{path}': '{name}' must hold indices, which are whole numbers")
+    return stack_batches(values.astype(dtype), shape[0], f"'{path}'")

@@ -15,7 +15,7 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops.base import FromFrontEnd
-from gradlet.ops.mask import add_constant
+from gradlet.ops.mask import BLOCKED, add_constant
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,10 @@ class GraphImporter:
         for name in inputs:
             if 0 in self.shape(name) and op not in ("reshape", "transpose"):
                 raise Unsupported(f"an operand without elements, of shape {list(self.shape(name))}")
-        if op == "add":
-            for x, other in (inputs, inputs[::-1]):
-                value = self.builder.data.get(other)
-                if value is not None and self.builder.tensors[other].role == "const":
-                    if np.isneginf(value).any():
-                        return add_constant(self, x, value)  # type: ignore[arg-type]
+        for x, other in (inputs, inputs[::-1]) if op == "add" else ():
+            constant = self.builder.tensors[other].role == "const"
+            if constant and (self.builder.data[other] <= BLOCKED).any():
+                return add_constant(self, x, self.builder.data[other])  # type: ignore[arg-type]
         return self.add_many(op, inputs, attrs)[0]
 
     def add_many(
@@ -208,14 +206,14 @@ def refuse_bad_values(graph: Graph) -> None:
             raise GradletError(f"the example input '{name}' contains NaN or infinity")
 
 
-def table_rows(graph: Graph, name: str) -> dict[str, int]:
+def table_rows(graph: Graph | GraphBuilder, name: str) -> dict[str, int]:
     """How many rows each table has that is looked up by an input, by the module that does."""
     same, rows = {name}, {}
-    for site in graph.sites("forward"):
-        if site.node.op == "reshape" and site.node.inputs[0] in same:
-            same.update(site.node.outputs)
-        if site.node.op == "gather" and site.node.inputs[1] in same:
-            rows[site.node.module or site.node.inputs[0]] = site.ins[0].shape[0]
+    for node in graph.nodes:
+        if node.op == "reshape" and node.inputs[0] in same:
+            same.update(node.outputs)
+        if node.op == "gather" and node.inputs[1] in same:
+            rows[node.module or node.inputs[0]] = graph.tensors[node.inputs[0]].shape[0]
     return rows
 
 
@@ -232,13 +230,19 @@ def check_indices(graph: Graph) -> None:
                 )
 
 
-def standard_normal(shapes: Mapping[str, Shape]) -> dict[str, Array]:
-    """One sample per input, the same in every run, for models that come without data."""
+def drawn_samples(builder: GraphBuilder, inputs: Sequence[str]) -> dict[str, Array]:
+    """One sample per input, the same in every run, for models that come without data: standard
+    normal numbers, or rows of the tables that it looks up."""
     generator = np.random.default_rng(0)
-    return {
-        name: generator.standard_normal((1, *shape)).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+    samples: dict[str, Array] = {}
+    for name in inputs:
+        shape = (1, *builder.tensors[name].shape)
+        if builder.tensors[name].dtype == "f32":
+            samples[name] = generator.standard_normal(shape).astype(np.float32)
+        else:
+            rows = min(table_rows(builder, name).values(), default=2)
+            samples[name] = generator.integers(0, rows, shape).astype(np.int32)
+    return samples
 
 
 def stack_batches(array: Array, batch: int, what: str) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.canonical import canonical
-from gradlet.capture.importer import GraphImporter, Unsupported, standard_normal
+from gradlet.capture.importer import GraphImporter, Unsupported, drawn_samples
 from gradlet.capture.onnx_file import (
     OnnxFile,
     module_path,
@@ -23,6 +23,7 @@ from gradlet.extras import require_onnx
 from gradlet.graph import Array, Attrs, Graph, Shape
 from gradlet.ops import ONNX
 from gradlet.ops.base import Call
+from gradlet.reference import wide
 from gradlet.tolerance import expect_forward
 
 # Gradients flow through these to a stored weight, so they are not folded into it.
@@ -58,7 +59,8 @@ def capture_onnx(path: Path, *, batch: int | None = None) -> Graph:
 def _imported(file: OnnxFile) -> Graph:
     importer = _OnnxImporter(file)
     importer.walk()
-    graph = importer.finish(list(file.inputs), importer.outputs, standard_normal(file.inputs))
+    samples = drawn_samples(importer.builder, list(file.inputs))
+    graph = importer.finish(list(file.inputs), importer.outputs, samples)
     if file.fixed is not None:
         _check_outputs(graph, file)
     turn = [name for name, value in importer.origin.items() if not file.is_own(value)]
@@ -99,7 +101,8 @@ class _OnnxImporter(GraphImporter):
 
     def walk(self) -> None:
         for name, shape in self.file.inputs.items():
-            self.names[name] = self.builder.external(name, shape, "input")
+            dtype = "i32" if name in self.file.integers else "f32"
+            self.names[name] = self.builder.external(name, shape, "input", dtype)
         self._initialisers()
         for node in self.file.model.graph.node:
             self._node(node)
@@ -121,6 +124,21 @@ class _OnnxImporter(GraphImporter):
                 raise GradletError(f"{where} is damaged; export the model again") from None
             if _is_float(self.known[item.name]):
                 self._store(item.name, names[item.name])
+        self._tie_again()
+
+    def _tie_again(self) -> None:
+        """A weight that an exporter stored a second time, transposed, is the same weight."""
+        stored = [item.name for item in self.file.model.graph.initializer]
+        matrices = [n for n in stored if n in self.names and self.known[n].ndim == 2]
+        for value in matrices:
+            sources = [self.file.source(value)]
+            if value.startswith("onnx::"):  # made up, and nothing says from what
+                sources = [name for name in matrices if self.file.is_own(name)]
+            array = self.known[value]
+            same = [n for n in sources if n in matrices and np.array_equal(array, self.known[n].T)]
+            if same and np.ptp(array):
+                del self.origin[self.names[value]]
+                self.names[value] = self.add("transpose", [self.names[same[0]]], {"axes": (1, 0)})
 
     def _store(self, value: str, name: str) -> str:
         """Keep a known value as a tensor; `param` says so if it turns out to be a weight."""
@@ -241,7 +259,10 @@ class _OnnxImporter(GraphImporter):
         if self.target not in ONNX or self.target in _LAYOUT:
             return False
         return any(
-            name in self.initialisers and _is_float(self.known[name]) and self.known[name].ndim
+            name in self.initialisers
+            and _is_float(self.known[name])
+            and self.known[name].ndim
+            and not np.isneginf(self.known[name]).any()  # a mask
             for name in operands
         )
 
@@ -296,11 +317,21 @@ class _OnnxImporter(GraphImporter):
 
     def _may_be_trained(self, value: str) -> bool:
         """Literals are told from weights by the exporter's notes, or by where they stand."""
+        if np.isneginf(self.known[value]).any():
+            return False  # a mask
         if self.file.kind(value):
             return self.file.kind(value) == "PARAMETER"
         if self.target == "InstanceNormalization" and self.file.notes:
             return len(np.unique(self.known[value])) > 1  # else the ones and zeros of the exporter
         return value in self.initialisers or self.target in _WEIGHTED
+
+    def fixed(self, value: Any) -> Array | None:
+        """Stored floats may be weights, whose gradients must not be lost."""
+        known = self.known.get(value)
+        trained = (
+            known is not None and _is_float(known) and value in self.initialisers and known.ndim
+        )
+        return None if trained and self._may_be_trained(value) else known
 
     def static(self, value: Any) -> Array:
         if value not in self.known:
@@ -339,8 +370,8 @@ def _evaluated(node: Any, model: Any, operands: dict[str, Array]) -> list[Any]:
 
 def _check_against_file(graph: Graph, file: OnnxFile) -> None:
     """The captured program must compute what the file computes, up to rounding to float32."""
-    start = {name: value.astype(np.float64) for name, value in graph.data.items()}
-    start.update({name: value[0].astype(np.float64) for name, value in graph.samples.items()})
+    start = {name: wide(value) for name, value in graph.data.items()}
+    start.update({name: wide(value[0]) for name, value in graph.samples.items()})
     exact, allowed = expect_forward(graph, start)
     for name, expected in zip(graph.outputs, _run_file(graph, file), strict=True):
         same = expected.shape == exact[name].shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from gradlet.graph import Shape
 OLDEST_OPSET = 13
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
+_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -22,28 +24,40 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 class OnnxFile:
     """A valid model with static input shapes.
 
+    integers the inputs that hold indices
     fixed    the batch that the file fixes where another one was asked for, else None
     outputs  shapes that the file declares; symbolic extents are None
     notes    what the exporter wrote about a value
+    parameters  those of the module, where the exporter lists them
     """
 
     path: Path
     model: Any
     inputs: Mapping[str, Shape]
+    integers: frozenset[str]
     batch: int
     fixed: int | None
     outputs: Mapping[str, tuple[int | None, ...]]
     notes: Mapping[str, Mapping[str, str]]
+    parameters: frozenset[str]
 
     def kind(self, name: str) -> str:
         """PARAMETER, BUFFER, ... as PyTorch's exporter notes it for an initialiser, or ''."""
         notes = self.notes.get(name, {})
-        source = _folded_from(notes)
-        return "CONSTANT_TENSOR" if source.startswith("lifted_tensor") else notes.get(_KIND, "")
+        if _KIND in notes:
+            return notes[_KIND]
+        sources = _literal_list(notes.get(_FOLDED, ""))
+        if self.parameters:  # it lists them: nothing else is trained, nor what is made of it
+            return "" if self.parameters.intersection((name, *sources)) else "CONSTANT_TENSOR"
+        return "CONSTANT_TENSOR" if self.source(name).startswith("lifted_tensor") else ""
+
+    def source(self, name: str) -> str:
+        """The one value that a folded initialiser was made from, or ''."""
+        return _folded_from(self.notes.get(name, {}))
 
     def is_own(self, name: str) -> bool:
         """Whether an initialiser is a parameter of the PyTorch module as it stands there."""
-        if self.kind(name) or _folded_from(self.notes.get(name, {})):
+        if self.kind(name) or self.source(name):
             return self.kind(name) == "PARAMETER"
         return self.model.producer_name == "pytorch" and not name.startswith("onnx::")
 
@@ -72,7 +86,22 @@ def read_onnx(path: Path, batch: int | None) -> OnnxFile:
         if info.metadata_props
     }
     _forget_shapes(graph)  # they are of the batch that the file was written with
-    return OnnxFile(path, model, inputs, batch or 1, fixed, outputs, notes)
+    integers = frozenset(
+        info.name for info in graph.input if info.type.tensor_type.elem_type in _integer_types()
+    )
+    listed = _listed_parameters(graph)
+    return OnnxFile(path, model, inputs, integers, batch or 1, fixed, outputs, notes, listed)
+
+
+def _listed_parameters(graph: Any) -> frozenset[str]:
+    """By the signature of the exported program, line by line `p_w: PARAMETER target='w'`."""
+    texts = [entry.value for entry in graph.metadata_props if entry.key == _SIGNATURE]
+    return frozenset(re.findall(r": PARAMETER target='([^']*)'", "\n".join(texts)))
+
+
+def _integer_types() -> tuple[int, ...]:
+    onnx = require_onnx()
+    return (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
 def _load(path: Path) -> Any:
@@ -153,12 +182,13 @@ def _input_shape(path: Path, info: Any, batch: int | None) -> tuple[Shape, int |
     kind = info.type.tensor_type
     if info.type.WhichOneof("value") != "tensor_type":
         raise GradletError(f"{where} is not a tensor; only tensors are supported")
-    if kind.elem_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    if kind.elem_type not in (*floats, *_integer_types()):
         names = {number: name for name, number in onnx.TensorProto.DataType.items()}
         name = names.get(kind.elem_type, f"number {kind.elem_type}").lower()
         raise GradletError(
-            f"{where} has type {name}; float inputs are needed. Keep lookups and conversions out "
-            f"of the model, or export it in float32"
+            f"{where} has type {name}; floats, or indices of type int64 or int32, are needed. Keep "
+            f"conversions out of the model, or export it in float32"
         )
     if not kind.HasField("shape"):
         raise GradletError(f"{where} has no shape; export the model with fixed input sizes")

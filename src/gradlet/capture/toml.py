@@ -2,6 +2,7 @@
 
 name = "my-net"
 input = [1, 28, 28]         without the batch
+indices = true              the input holds whole numbers, which an embedding looks up
 seed = 0                    of the weights, which are drawn as PyTorch draws them
 weights = "weights.npz"     or taken from here, by parameter name
 [training]                  optional defaults for what `gradlet build` asks
@@ -25,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.capture.importer import Captured, GraphImporter, Unsupported, standard_normal
+from gradlet.capture.importer import Captured, GraphImporter, Unsupported, drawn_samples
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Shape
 from gradlet.ops import OPS, TOML
 from gradlet.ops.base import Call
 from gradlet.recipe import Recipe
 
-_TOP = ("name", "input", "seed", "weights", "training", "layer")
+_TOP = ("name", "input", "indices", "seed", "weights", "training", "layer")
 _COMMON = ("op", "name", "input")
 
 
@@ -47,8 +48,8 @@ def capture_toml(path: Path, *, batch: int | None = None) -> Captured:
             raise GradletError(f"a batch of {batch} makes no sense; it must be at least 1")
         importer = _TomlImporter(table, path, batch)
         result = importer.walk(_layers(table))
-        shapes = {"input": importer.shape("input")}
-        graph = importer.finish(["input"], [result], standard_normal(shapes))
+        samples = drawn_samples(importer.builder, ["input"])
+        graph = importer.finish(["input"], [result], samples)
     except GradletError as error:
         raise GradletError(f"{path}: {error}") from None
     return Captured(graph, defaults=defaults)
@@ -184,7 +185,11 @@ class _TomlImporter(GraphImporter):
         self.generator = np.random.default_rng(seed)
         self.weights_file = table.get("weights")
         self.weights = self._read_weights(path.parent)
-        self.builder.external("input", (batch, *_input_shape(table)), "input")
+        indices = table.get("indices", False)
+        if not isinstance(indices, bool):
+            raise GradletError(f"'indices' must be true or false, not {indices!r}")
+        shape, dtype = (batch, *_input_shape(table)), "i32" if indices else "f32"
+        self.builder.external("input", shape, "input", dtype)
         self.results: dict[str, str] = {"input": "input"}
 
     def _read_weights(self, folder: Path) -> dict[str, Array] | None:
@@ -288,6 +293,9 @@ class _TomlImporter(GraphImporter):
 
     def static(self, value: Any) -> Array:
         return np.asarray(value)
+
+    def fixed(self, value: Any) -> Array | None:
+        return None
 
     def param(self, value: tuple[str, Shape, int]) -> str:
         """A parameter of the layer at hand; uniform within 1 / sqrt(fan_in) as PyTorch has it."""

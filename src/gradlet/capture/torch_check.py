@@ -11,22 +11,31 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
-from gradlet.graph import Array, Graph
+from gradlet.graph import Graph
 from gradlet.ops.dropout import ACTIVE, STATE
-from gradlet.reference import evaluate
+from gradlet.reference import evaluate, wide
 from gradlet.tolerance import expect_forward
 
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """PyTorch's layers without their fused short cut for inference, which no exporter splits up."""
-    mha = require_torch().backends.mha
-    before = mha.get_fastpath_enabled()
+    """PyTorch's layers as they are written down: without the fused short cut for inference, which
+    no exporter splits up, and without a look at the values of a mask, which none can follow."""
+    torch = require_torch()
+    layers, mha = torch.nn.modules.transformer, torch.backends.mha
+    enabled, detect = mha.get_fastpath_enabled(), layers._detect_is_causal_mask
     mha.set_fastpath_enabled(False)
+    layers._detect_is_causal_mask = _as_told
     try:
         yield
     finally:
-        mha.set_fastpath_enabled(before)
+        mha.set_fastpath_enabled(enabled)
+        layers._detect_is_causal_mask = detect
+
+
+def _as_told(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Whether a mask is causal is a hint to fused kernels; the mask itself is applied anyway."""
+    return bool(is_causal)
 
 
 def check_against_module(
@@ -34,8 +43,8 @@ def check_against_module(
 ) -> None:
     """`rounded` says that constants were computed in single precision on the way."""
     outputs = _module_outputs(module, examples)
-    values = {name: _wide(value) for name, value in graph.data.items()}
-    values.update({name: _wide(value[0]) for name, value in graph.samples.items()})
+    values = {name: wide(value) for name, value in graph.data.items()}
+    values.update({name: wide(value[0]) for name, value in graph.samples.items()})
     if STATE in values:
         values[STATE] = values[STATE].copy()
         values[STATE][ACTIVE] = 0
@@ -60,10 +69,6 @@ def check_against_module(
             )
 
 
-def _wide(value: Array) -> Array:
-    return value.astype(np.float64) if value.dtype.kind == "f" else value
-
-
 def copied(module: Any) -> Any:
     """A deep copy; what a hook computed from parameters (old weight_norm) is copied by value."""
     torch = require_torch()
@@ -78,15 +83,15 @@ def copied(module: Any) -> Any:
 
 def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:
     torch = require_torch()
-    wide = copied(module).double().cpu()
-    for part in wide.modules():
+    module = copied(module).double().cpu()
+    for part in module.modules():
         if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
             part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):
             part.eval()
     inputs = [v.detach().double() if v.dtype.is_floating_point else v for v in examples]
     with torch.no_grad(), plain_attention(), _without_dropout():
-        result = wide(*inputs)
+        result = module(*inputs)
     outputs = result if isinstance(result, tuple | list) else (result,)
     return [output for output in outputs if output is not None]
 

@@ -145,12 +145,12 @@ def _torch_unbind(imp: Importer, call: Call) -> list[str]:
 
 @from_onnx("Concat")
 def _onnx_concat(imp: Importer, call: Call) -> str:
-    return join(imp, [imp.tensor(value) for value in call.args], int(call.need("axis")))
+    return join(imp, [imp.param(value) for value in call.args], int(call.need("axis")))
 
 
 @from_onnx("Split")
 def _onnx_split(imp: Importer, call: Call) -> list[str]:
-    x, axis = imp.tensor(call.args[0]), int(call.attrs.get("axis", 0))
+    x, axis = imp.param(call.args[0]), int(call.attrs.get("axis", 0))
     sizes: Any = call.attrs.get("split")  # an operand since opset 13
     if sizes is None and call.arg(1) is not None:
         sizes = [int(n) for n in imp.static(call.args[1])]

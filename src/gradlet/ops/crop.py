@@ -168,7 +168,7 @@ def sliced(imp: Importer, x: str, cuts: Sequence[tuple[int, int, int, int]]) -> 
 
 
 @from_torch("aten.slice.Tensor")
-def _torchsliced(imp: Importer, call: Call) -> str:
+def _torch_slice(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
     dim = call.arg(1, 0) % len(imp.shape(x))
     end = call.arg(3, imp.shape(x)[dim])
@@ -186,8 +186,8 @@ def _torch_select(imp: Importer, call: Call) -> str:
 
 
 @from_onnx("Slice")
-def _onnxsliced(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
+def _onnx_slice(imp: Importer, call: Call) -> str:
+    x = imp.param(call.args[0])
     rank = len(imp.shape(x))
     starts, ends = ([int(n) for n in imp.static(call.args[i])] for i in (1, 2))
     dims = range(len(starts)) if call.arg(3) is None else [int(d) for d in imp.static(call.args[3])]

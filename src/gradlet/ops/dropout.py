@@ -55,7 +55,8 @@ def kept(attrs: Attrs, state: Array, count: int) -> Array:
 
 
 def _threshold(attrs: Attrs) -> int:
-    return round(number(attrs, "p") * 2**BITS)
+    whole: int = round(number(attrs, "p") * 2**BITS)
+    return whole
 
 
 def _scale(attrs: Attrs) -> float:

@@ -94,8 +94,8 @@ def _compressed(mask: Array) -> Array:
 
 
 def add_constant(imp: Importer, x: str, constant: Array) -> str:
-    """x plus a constant that may be minus infinity in places."""
-    blocked = np.isneginf(constant)
+    """x plus a constant that is minus infinity, or as good as that, in places."""
+    blocked = constant <= BLOCKED
     if not np.isfinite(constant[~blocked]).all():
         raise imp.unsupported("a constant with NaN or infinity")
     rest = np.where(blocked, 0, constant).astype(np.float32)
@@ -122,11 +122,11 @@ def _number(imp: Importer, value: Any) -> float | None:
 def choose(imp: Importer, condition: Array, a: Any, b: Any) -> str:
     """a where the condition holds, else b; one of them may be a number."""
     for value, other, where in ((b, a, ~condition), (a, b, condition)):
-        constant = _number(imp, value)
-        if constant is not None and imp.fixed(other) is None:
-            shape = broadcast(where.shape, np.shape(imp.fixed(value)))
-            return fill(imp, imp.tensor(other), np.broadcast_to(where, shape), constant)
-    parts = [fill(imp, imp.tensor(v), w, 0.0) for v, w in ((a, ~condition), (b, condition))]
+        constant, known = _number(imp, value), imp.fixed(value)
+        if constant is not None and known is not None and imp.fixed(other) is None:
+            shape = broadcast(where.shape, known.shape)
+            return fill(imp, imp.param(other), np.broadcast_to(where, shape), constant)
+    parts = [fill(imp, imp.param(v), w, 0.0) for v, w in ((a, ~condition), (b, condition))]
     return imp.add("add", parts)
 
 

@@ -228,6 +228,6 @@ def _onnx_reduce(imp: Importer, call: Call) -> str:
 
 @from_onnx("Expand")
 def _onnx_expand(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
+    x = imp.param(call.args[0])
     shape = broadcast(imp.shape(x), tuple(int(n) for n in imp.static(call.args[1])))
     return x if shape == imp.shape(x) else imp.add("expand", [x], {"shape": shape})

@@ -86,9 +86,23 @@ def repeated(imp: Importer, x: str, times: Sequence[int]) -> str:
 @from_torch("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default")
 def _torch_cast(imp: Importer, call: Call) -> str:
     """From one float to another, or from one integer to another, which here are one."""
-    x = imp.tensor(call.args[0])
     wanted = next((str(a) for a in call.args[1:] if str(a).startswith("torch.")), "torch.float32")
-    kind = "f32" if "float" in wanted or "double" in wanted else "i32"
-    if kind != imp.dtype(x) or "bool" in wanted:
+    integers = ("torch.int64", "torch.int32")
+    floating = "float" in wanted or "double" in wanted
+    return _cast(imp, call, "f32" if floating else "i32" if wanted in integers else wanted)
+
+
+@from_onnx("Cast")
+def _onnx_cast(imp: Importer, call: Call) -> str:
+    """The types by their numbers: 1, 10, 11 are floats, 6 and 7 integers."""
+    kinds = {1: "f32", 10: "f32", 11: "f32", 6: "i32", 7: "i32"}
+    return _cast(imp, call, kinds.get(int(call.need("to")), "another type"))
+
+
+def _cast(imp: Importer, call: Call, wanted: str) -> str:
+    x = imp.tensor(call.args[0])
+    if (wanted, imp.dtype(x)) == ("f32", "i32"):
+        raise imp.unsupported("integers as numbers; they can only be looked up")
+    if wanted != imp.dtype(x):
         raise imp.unsupported(f"data of type {imp.dtype(x)} as {wanted}")
     return x
