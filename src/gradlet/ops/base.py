@@ -101,6 +101,7 @@ class Op(ABC):
     overwriter  which output that is, if not the first
     view        the output is the first input's bytes under another shape
     stops       no gradient passes
+    layouts     orders of the dimensions in memory that it takes, where it matters
     torch_source  functions that the PyTorch spelling calls
 
     Operands at the end whose names end in `?` may be left out, outputs as well.
@@ -116,6 +117,7 @@ class Op(ABC):
     torch_source: ClassVar[str] = ""
     view: ClassVar[bool] = False
     stops: ClassVar[bool] = False
+    layouts: ClassVar[tuple[str, ...]] = ("any",)
 
     @abstractmethod
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...
