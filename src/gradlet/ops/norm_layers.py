@@ -128,11 +128,12 @@ def _instances(imp: Importer, x: str, weights: Sequence[str], eps: float) -> str
 @from_onnx("BatchNormalization")
 def _onnx_batch_norm(imp: Importer, call: Call) -> list[str]:
     """In training ONNX keeps the variance as it is, where PyTorch takes out its bias."""
-    x, mean, var = (imp.tensor(call.args[i]) for i in (0, 3, 4))
-    weights = _optional(imp, call.args[1:3])
+    x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
     eps = float(call.attrs.get("epsilon", 1e-5))
     if not call.attrs.get("training_mode", 0):
-        return [imp.add("frozen_norm", [x, mean, var, *weights], {"eps": eps})]
+        given = [_statistic(imp, value) for value in call.args[3:5]]
+        return [imp.add("frozen_norm", [x, *given, *weights], {"eps": eps})]
+    mean, var = (imp.tensor(value) for value in call.args[3:5])
     shape = imp.shape(x)
     axes = tuple(dim for dim in range(len(shape)) if dim != 1)
     count = int(np.prod([shape[axis] for axis in axes], dtype=int))
@@ -148,6 +149,11 @@ def _onnx_batch_norm(imp: Importer, call: Call) -> list[str]:
     column = (shape[1], *(1,) * (len(shape) - 2))
     y = imp.add("normalize", [x, *_shaped(imp, weights, column)], _attrs(axes, eps))
     return [y, *running]
+
+
+def _statistic(imp: Importer, value: Any) -> str:
+    """Exporters store equal tensors once, so that a fresh mean may be some layer's bias as well."""
+    return imp.constant(imp.static(value)) if _is_stored(imp, value) else imp.tensor(value)
 
 
 def _is_stored(imp: Importer, value: Any) -> bool:
