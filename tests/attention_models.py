@@ -74,7 +74,9 @@ class Sentences(nn.Module):
 
 @model
 def language_model() -> Model:
-    return _stirred(Sentences()), (torch.randint(0, 11, (2, 6)),)
+    ids = torch.randint(0, 11, (2, 6))
+    ids[1, 4:] = 0  # padding
+    return _stirred(Sentences()), (ids,)
 
 
 class Heads(nn.Module):

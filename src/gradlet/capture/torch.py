@@ -226,7 +226,7 @@ class _TorchImporter(GraphImporter):
         known = self.known.values.get(value.name)
         if name not in self.builder.tensors and known is not None and _is_number(known):
             # whole numbers beside floats count as floats
-            self.names[value.name] = name = self.constant(known.float().numpy())
+            self.names[value.name] = name = self.constant(known.float().numpy().copy())
         if not isinstance(name, str) or name not in self.builder.tensors:
             raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
         return name

@@ -24,7 +24,10 @@ Formula = Callable[[Array, float, float], Array]
 
 @dataclass(frozen=True)
 class Function:
-    """`value_size` and `slope_size` are the sizes of the terms where they may cancel."""
+    """`value_size` and `slope_size` are the sizes of the terms where they may cancel.
+
+    The gradient of a `straight` line is the line through 0, for which nothing has to be kept.
+    """
 
     name: str
     value: Formula
@@ -34,6 +37,7 @@ class Function:
     numbers: tuple[str, ...] = ()
     roundings: int = 4
     exact: bool = False
+    straight: bool = False
     value_size: Formula | None = None
     slope_size: Formula | None = None
 
@@ -73,6 +77,9 @@ class _Forward(_Map):
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, str]:
+        if self.row.straight:
+            offset = {"offset": 0.0} if "offset" in site.attrs else {}
+            return {"x": emit.add(self.name, [grads[0]], {**site.attrs, **offset})}
         kept = site.node.outputs[0] if self.row.of == "y" else site.node.inputs[0]
         return {"x": emit.add(f"{self.name}_grad", [grads[0], kept], site.attrs)}
 
@@ -178,7 +185,14 @@ def _softplus(x: Array, beta: float, threshold: float) -> Array:
 
 
 FUNCTIONS = (
-    Function("neg", lambda x, a, b: -x, lambda x, a, b: -np.ones_like(x), "-{x}", exact=True),
+    Function(
+        "neg",
+        lambda x, a, b: -x,
+        lambda x, a, b: -np.ones_like(x),
+        "-{x}",
+        exact=True,
+        straight=True,
+    ),
     Function("abs", lambda x, a, b: np.abs(x), lambda x, a, b: np.sign(x), "{x}.abs()", exact=True),
     Function(
         "clamp",
@@ -206,6 +220,7 @@ FUNCTIONS = (
         lambda x, a, b: np.full_like(x, a),
         "({a} * {x} + {b})",
         numbers=("slope", "offset"),
+        straight=True,
         value_size=lambda x, a, b: np.abs(a * x) + abs(b),
     ),
     Function(
@@ -352,6 +367,8 @@ FUNCTIONS = (
 def _define(row: Function) -> None:
     facts = {"row": row, "exact": row.exact, "__doc__": f"{row.name}, element by element."}
     register(type(row.name, (_Forward,), {**facts, "name": row.name}))
+    if row.straight:
+        return
     gradient = {**facts, "name": f"{row.name}_grad", "inputs": ("dy", row.of)}
     register(type(f"{row.name}_grad", (_Gradient,), gradient))
 

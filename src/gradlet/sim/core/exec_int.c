@@ -104,12 +104,12 @@ static void divider_time(Core *core, uint32_t divisor, bool is_signed)
 {
     int32_t cycles = core->sim->config.div_base;
 
-    if (divisor == 0)
+    if (divisor == 0 && is_signed)
         return;
     if (is_signed && (int32_t)divisor < 0)
         cycles += __builtin_clz(-divisor) - 1;
     else
-        cycles += __builtin_clz(divisor);
+        cycles += __builtin_clz(divisor | 1); /* an unsigned 0 takes as long as a 1 */
     add_stall(core, STALL_MULTICYCLE, (uint64_t)cycles - 1);
 }
 

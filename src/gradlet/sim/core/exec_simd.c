@@ -196,7 +196,7 @@ static bool decode_move(Insn *out, uint32_t word)
             return false;
         if (op == 0x1c)
             out->rs2 = 0;
-        else if (op != 0x30)
+        else if (op != 0x30 && op != 0x34)
             out->rs3 = (uint8_t)bits(word, 7, 5);
         return use(out, &by_register[op][byte]);
     }
