@@ -14,8 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from gradlet import zoo
-from gradlet.engines import compiler
+from gradlet import compiler, zoo
 
 RESULTS = Path(__file__).parent / "results"
 stderr = Console(stderr=True)

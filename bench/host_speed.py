@@ -17,9 +17,9 @@ from common import finish, parser, stderr
 from rich.table import Table
 
 import gradlet
-from gradlet import zoo
+from gradlet import compiler, zoo
 from gradlet.emit.project import Project
-from gradlet.engines import compiler, host
+from gradlet.engines import host
 from gradlet.recipe import Recipe
 
 ROUNDS = 5
@@ -66,7 +66,7 @@ def measure(name: str, compilers: list[compiler.Compiler], seconds: float) -> li
     torch_times: list[float] = []
     times: dict[str, list[float]] = {chosen.name: [] for chosen in compilers}
     with tempfile.TemporaryDirectory(prefix="gradlet-bench-") as folder:
-        project = gradlet.build(f"zoo:{name}", Path(folder) / "project")
+        project = gradlet.build(f"zoo:{name}", Path(folder) / "project", target="host")
         steps = {item.name: c_steps(project, item, seconds / ROUNDS) for item in compilers}
         for _ in range(ROUNDS):
             torch_times += eager.times(seconds / ROUNDS)

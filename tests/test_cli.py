@@ -53,18 +53,27 @@ def test_build_run_verify(folder: Path) -> None:
     assert value["project"] == "d"
     assert value["params"] == 6 * 5 + 5 + 5 * 3 + 3
     assert set(value["macs"]) == {"forward", "weight_grad", "input_grad"}
-    assert value["memory"]["RAM"]["used"] <= value["memory"]["RAM"]["size"]
+    assert value["target"] == "pulp-open"
+    assert 0 < value["memory"]["L1"]["used"] <= value["memory"]["L1"]["size"] == 64 * 1024
+    assert value["memory"]["L2"]["used"] == 0
     assert value["memory"]["lower_bound"] > 0
     run = json.loads(gradlet("run", "d", "--steps", "3", "--json", folder=folder).stdout)
-    assert run["engine"] == "host"
-    assert len(run["loss"]) == 3
+    assert run["engine"] == "sim"
+    assert len(run["loss"]) == len(run["cycles"]) == 3
     assert {"name", "op", "phase", "kernel", "tile", "cycles", "macs"} <= set(run["nodes"][0])
+    assert 0 < sum(node["cycles"] for node in run["nodes"]) <= run["cycles"][-1]
+    assert run["mac_per_cycle"] > 0
+    assert [core["instructions"] > 0 for core in run["cores"]] == [True, True]
+    host = gradlet("run", "d", "--steps", "3", "--engine", "host", "--json", folder=folder)
+    assert json.loads(host.stdout)["loss"] == run["loss"]
+    assert json.loads(host.stdout)["cycles"] is None
     verify = gradlet("verify", "d", "--json", folder=folder)
     assert verify.returncode == 0
     verdict = json.loads(verify.stdout)
     assert verdict["pass"] is True
     roles = {tensor["role"] for tensor in verdict["tensors"]}
     assert roles >= {"activation", "loss", "gradient", "updated"}
+    assert verdict["bit_identical"] == {"host": True, "sim": True}
 
 
 def test_layout(folder: Path) -> None:
@@ -80,7 +89,10 @@ def test_layout(folder: Path) -> None:
 def test_plain_output_is_for_people(folder: Path) -> None:
     build = gradlet("build", "model.py:net", "-o", "d", folder=folder)
     assert "lower bound" in build.stdout
-    assert "loss" in gradlet("run", "d", folder=folder).stdout
+    run = gradlet("run", "d", folder=folder).stdout
+    assert "loss" in run
+    assert "cycles" in run
+    assert "us" in gradlet("run", "d", "--engine", "host", folder=folder).stdout
     assert gradlet("verify", "d", folder=folder).stdout.rstrip().endswith("PASS")
 
 
@@ -110,18 +122,29 @@ BAD = {
     "NaN": (("build", "model.py:poisoned", "-o", "d"), "parameter '0.weight'"),
     "foreign folder": (("build", "model.py:net", "-o", "."), "nothing was written"),
     "unknown target": (("build", "model.py:net", "-o", "d", "--target", "z80"), "no target 'z80'"),
-    "no such memory": (("build", "model.py:net", "-o", "d", "--l1", "64k"), "has no memory L1"),
+    "no such memory": (
+        ("build", "model.py:net", "-o", "d", "--target", "host", "--l1", "64k"),
+        "has no memory L1",
+    ),
+    "no such setting": (("build", "model.py:net", "-o", "d", "--set", "foo=1"), "no setting 'foo'"),
+    "setting": (("build", "model.py:net", "-o", "d", "--set", "fpus=many"), "is a whole number"),
+    "setting too large": (("build", "model.py:net", "-o", "d", "--set", "fpus=99"), "1 to 16"),
+    "L1 too large": (("build", "model.py:net", "-o", "d", "--l1", "2M"), "256 to 1048576"),
+    "L1 too small": (("build", "model.py:net", "-o", "d", "--l1", "1k"), "stacks and code"),
     "too many cores": (("build", "model.py:net", "-o", "d", "--cores", "99"), "between 1 and 16"),
-    "bad size": (("build", "model.py:net", "-o", "d", "--set", "RAM=lots"), "is not a size"),
+    "bad size": (("build", "model.py:net", "-o", "d", "--l2", "lots"), "is not a size"),
     "bad setting": (("build", "model.py:net", "-o", "d", "--set", "RAM"), "KEY=VALUE"),
-    "does not fit": (("build", "model.py:net", "-o", "d", "--set", "RAM=100"), "does not fit"),
+    "does not fit": (
+        ("build", "zoo:mobilenet-v1-025", "-o", "d"),
+        "has 61,440 of L1 and 1,441,792 of L2",
+    ),
     "batch": (("build", "model.py:net", "-o", "d", "--batch", "0"), "batch of 0"),
     "loss": (("build", "model.py:net", "-o", "d", "--loss", "magic"), "unknown loss"),
     "dtype": (("build", "model.py:net", "-o", "d", "--dtype", "f8"), "dtype 'f8'"),
     "update": (("build", "model.py:net", "-o", "d", "--update", "9"), "no parameter matches"),
     "data": (("build", "model.py:net", "-o", "d", "--data", "no.npz"), "cannot read 'no.npz'"),
     "no project": (("verify", "."), "is not a Gradlet project"),
-    "no engine": (("run", ".", "--engine", "abacus"), "is not a Gradlet project"),
+    "no project to run": (("run", ".", "--engine", "abacus"), "is not a Gradlet project"),
     "unknown option": (("build", "model.py:net", "-o", "d", "--magic"), "No such option"),
 }
 
@@ -166,6 +189,21 @@ def test_toml_model(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     verify = gradlet("verify", "d", "--json", folder=folder)
     assert json.loads(verify.stdout)["pass"] is True
+
+
+def test_engines_that_cannot_run_it(folder: Path) -> None:
+    gradlet("build", "model.py:net", "-o", "h", "--target", "host", folder=folder)
+    gradlet("build", "model.py:net", "-o", "d", folder=folder)
+    for arguments, message in (
+        (("run", "d", "--engine", "abacus"), "there is sim, gvsoc, host"),
+        (("run", "h", "--engine", "sim"), "built for the target 'host'"),
+        (("run", "h", "--engine", "gvsoc"), "built for the target 'host'"),
+        (("run", "d", "--engine", "gvsoc", "--gvsoc", "nowhere"), "GVSoC is not here"),
+        (("verify", "d", "--engine", "gvsoc"), "verify runs on the engines host and sim"),
+    ):
+        done = gradlet(*arguments, folder=folder)
+        assert done.returncode == 2, done.stderr
+        assert message in " ".join(done.stderr.split())
 
 
 SENTENCES = """

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
+from gradlet import compiler
 from gradlet.api import training_graph
 from gradlet.capture import Captured
 from gradlet.capture.torch import capture_module
 from gradlet.emit.project import Project
-from gradlet.engines import compiler, host
+from gradlet.engines import host
 from gradlet.errors import GradletError
 from gradlet.graph import Array
 from gradlet.ops.dropout import kept

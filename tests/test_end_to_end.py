@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import gradlet
-from gradlet import zoo
+from gradlet import compiler, zoo
 from gradlet.api import training_graph
 from gradlet.emit.project import Project
-from gradlet.engines import compiler, host
+from gradlet.engines import host
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
 from gradlet.ops import OPS
@@ -57,7 +57,7 @@ def assert_passes(project: Project, steps: int = 5) -> Any:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_verifies(name: str, tmp_path: Path) -> None:
-    project = gradlet.build(f"zoo:{name}", tmp_path / "p")
+    project = gradlet.build(f"zoo:{name}", tmp_path / "p", target="host")
     verdict = assert_passes(project)
     listed = {row.name for row in verdict.tensors}
     graph = project.plan.graph

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.engines import compiler
+from gradlet import compiler, kernels
 from gradlet.graph import Array, Site
 from gradlet.kernels import Kernel
 from gradlet.ops import OPS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradlet.engines import compiler
+from gradlet import compiler
 from gradlet.graph import Array
 
 RUNTIME = Path(compiler.__file__).parent.parent / "c" / "runtime"

@@ -12,9 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 import gradlet
+from gradlet import compiler
 from gradlet.builder import GraphBuilder
 from gradlet.cli import app
-from gradlet.engines import compiler, host
+from gradlet.engines import host
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
 from gradlet.recipe import Recipe

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 import gradlet
+from gradlet import compiler
 from gradlet.api import training_graph
 from gradlet.emit.names import identifiers, literal
 from gradlet.emit.project import Project
-from gradlet.engines import compiler
 from gradlet.errors import GradletError
 from gradlet.recipe import Recipe
 from tests.models import MODELS

@@ -3,7 +3,7 @@ two. Each takes the value that the one before returns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from gradlet import target as targets
 from gradlet.capture import Captured, capture
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.emit.project import Project, emit, load, refuse_foreign
-from gradlet.engines import host
+from gradlet.engines import gvsoc, host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
@@ -38,14 +38,15 @@ __all__ = [
     "verify",
 ]
 
-ENGINES = ("host",)
+DEFAULT_TARGET = "pulp-open"
+ENGINES: dict[str, Callable[..., Run]] = {"sim": sim.run, "gvsoc": gvsoc.run, "host": host.run}
 
 
 def build(
     model: Any,
     folder: str | Path,
     *,
-    target: str = "host",
+    target: str = DEFAULT_TARGET,
     cores: int | None = None,
     memories: Mapping[str, str | int] | None = None,
     batch: int | None = None,
@@ -97,10 +98,14 @@ def _drawn_targets(graph: Graph, loss: str) -> Array | None:
     return generator.standard_normal((count, *shape)).astype(np.float32)
 
 
-def run(project: Project | str | Path, *, engine: str = "host", steps: int = 1) -> Run:
-    """Train for some steps on an engine, from the initial weights."""
-    if engine not in ENGINES:
-        raise GradletError(f"there is no engine '{engine}'; there is {', '.join(ENGINES)}")
+def run(
+    project: Project | str | Path, *, engine: str | None = None, steps: int = 1, **options: Any
+) -> Run:
+    """Train for some steps, from the initial weights, on the target's own engine or another."""
+    project = project if isinstance(project, Project) else load(Path(project))
+    name = engine or project.plan.target.engine
+    if name not in ENGINES:
+        raise GradletError(f"there is no engine '{name}'; there is {', '.join(ENGINES)}")
     if steps < 1:
         raise GradletError("at least one step is needed")
-    return host.run(project if isinstance(project, Project) else load(Path(project)), steps=steps)
+    return ENGINES[name](project, steps=steps, **options)

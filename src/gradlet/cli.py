@@ -22,10 +22,11 @@ from rich.table import Table
 import gradlet
 from gradlet import doctor as doctor_module
 from gradlet import target as targets
-from gradlet.api import training_graph
+from gradlet.api import DEFAULT_TARGET, ENGINES, training_graph
 from gradlet.capture import Captured
 from gradlet.capture.layout import check_layout
 from gradlet.emit.project import parameter_count, refuse_foreign
+from gradlet.engines.costs import run_json, show_run
 from gradlet.errors import GradletError
 from gradlet.ops.losses import LOSSES
 from gradlet.plan.model import Plan
@@ -39,6 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 stderr = Console(stderr=True)
+SAME_BITS = {"host": "the same with every compiler", "sim": "the same as on the host"}
 
 
 def _version(asked: bool) -> None:
@@ -61,7 +63,8 @@ Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:
-    """Register a verb; a user's mistake becomes one message and exit status 2."""
+    """Register a verb; a user's mistake becomes one message and exit status 2, a program that
+    the simulator had to stop one message and exit status 1."""
 
     @wraps(function)
     def guarded(*args: Any, **options: Any) -> None:
@@ -72,7 +75,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
                 print(json.dumps({"error": str(error)}))
             stderr.print("[bold red]error:[/] ", end="")
             stderr.print(str(error), markup=False, highlight=False, soft_wrap=True)
-            raise typer.Exit(2) from None
+            raise typer.Exit(1 if isinstance(error, SimError) else 2) from None
         except KeyboardInterrupt:
             stderr.print("interrupted")
             raise typer.Exit(130) from None
@@ -96,12 +99,13 @@ def progress(text: str) -> AbstractContextManager[Any]:
 def build(
     model: Annotated[str, typer.Argument(help="file.py:NAME, an .onnx or .toml, or zoo:NAME.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the project.")],
-    target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = "host",
+    target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = DEFAULT_TARGET,
     cores: Annotated[int | None, typer.Option(help="Cores of the team.")] = None,
     l1: Annotated[str | None, typer.Option(help="Size of L1, such as 64k.")] = None,
     l2: Annotated[str | None, typer.Option(help="Size of L2, such as 1.5M.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="MEMORY=SIZE of the target, such as RAM=64k.")
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE of the target, such as L1=128k or fpus=4."),
     ] = None,
     loss: Annotated[
         str | None,
@@ -164,34 +168,36 @@ def build(
 @command
 def run(
     project: Folder,
-    engine: Annotated[str, typer.Option(help="Where to run: host.")] = "host",
+    engine: Annotated[
+        str | None, typer.Option(help=f"{', '.join(ENGINES)}.  [default: the target's own]")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Training steps.")] = 5,
+    gvsoc: Annotated[Path | None, typer.Option(help="GVSoC's command or folder.")] = None,
     json_: Json = False,
 ) -> None:
     """Train for some steps on the project's own samples."""
     loaded = gradlet.load(project)
+    engine = engine or loaded.plan.target.engine
+    options = {"gvsoc": gvsoc} if engine == "gvsoc" else {}
     with progress(f"training {steps} steps on the {engine} engine"):
-        result = gradlet.run(loaded, engine=engine, steps=steps)
-    nodes = [{**node, "tile": None, "cycles": None} for node in loaded.manifest["nodes"]]
-    value = {**result.to_json(), "mac_per_cycle": None, "nodes": nodes}
-
-    def show() -> None:
-        for step, (loss, seconds) in enumerate(zip(result.loss, result.seconds, strict=True)):
-            print(f"step {step:4}: loss {loss:.6g}   {seconds * 1e6:8.1f} us")
-
-    _show(json_, value, show)
+        result = gradlet.run(loaded, engine=engine, steps=steps, **options)
+    value = run_json(loaded, result)
+    _show(json_, value, lambda: show_run(value))
 
 
 @command
 def verify(
     project: Folder,
     steps: Annotated[int, typer.Option(help="Training steps to compare.")] = 5,
+    engine: Annotated[
+        str | None, typer.Option(help="sim or host.  [default: the target's own]")
+    ] = None,
     json_: Json = False,
 ) -> int:
     """Compare every activation, gradient and weight with PyTorch in float64."""
     loaded = gradlet.load(project)
     with progress(f"training {steps} steps in C and in PyTorch"):
-        verdict = gradlet.verify(loaded, steps=steps)
+        verdict = gradlet.verify(loaded, steps=steps, engine=engine)
     _show(json_, verdict.to_json(), lambda: _verdict_table(verdict))
     return 0 if verdict.passed else 1
 
@@ -214,11 +220,7 @@ def sim(
         settings["cores"] = cores
     config = SimConfig.load(target, settings)
     show_line = (lambda line: print(line, file=sys.stderr)) if trace else None
-    try:
-        result = simulate(program, config, max_cycles=max_cycles, trace=show_line)
-    except SimError as error:
-        stderr.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 1
+    result = simulate(program, config, max_cycles=max_cycles, trace=show_line)
 
     def show() -> None:
         print(result.stdout, end="")
@@ -308,7 +310,7 @@ def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
 
 def _build_table(folder: Path, plan: Plan) -> None:
     macs = plan.macs()
-    memory = plan.target.memories[-1]
+    memory = plan.level
     table = Table(box=None, show_header=False)
     table.add_row("model", f"{plan.graph.name}: {parameter_count(plan):,} parameters")
     table.add_row("target", f"{plan.target.name}, {plan.target.cores} core(s)")
@@ -348,6 +350,8 @@ def _verdict_table(verdict: Verdict) -> None:
             f"first wrong node: {wrong_row.node} (module '{wrong_row.module}'); its inputs and "
             f"outputs are in {verdict.saved}"
         )
+    for engine, same in verdict.bit_identical.items():
+        console.print(f"bits on {engine}: {SAME_BITS[engine] if same else '[bold red]differ[/]'}")
     outcome = "[bold green]PASS[/]" if verdict.passed else "[bold red]FAIL[/]"
     console.print(f"{len(verdict.tensors)} tensors, {verdict.steps} steps: {outcome}")
 

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from gradlet.engines import compiler
+from gradlet import compiler
+from gradlet.engines import gvsoc
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ PACKAGES = (
     ("numpy", True, "everything"),
     ("jinja2", True, "writing C"),
     ("cffi", True, "the simulator"),
-    ("ziglang", False, "a compiler where the system has none"),
+    ("ziglang", False, "programs for pulp-open; a compiler where the system has none"),
     ("torch", False, "PyTorch models, the zoo, verify"),
     ("onnx", False, "ONNX models"),
     ("scikit-learn", False, "the demo"),
@@ -37,7 +38,7 @@ PACKAGES = (
 
 
 def examine() -> list[Finding]:
-    return [*_interpreter(), *_packages(), *_compilers(), *_cache()]
+    return [*_interpreter(), *_packages(), *_compilers(), *_gvsoc(), *_cache()]
 
 
 def _interpreter() -> Iterator[Finding]:
@@ -57,6 +58,12 @@ def _compilers() -> Iterator[Finding]:
     found = compiler.available()
     names = ", ".join(item.name for item in found) or "none: pip install ziglang"
     yield Finding("C compiler", bool(found), True, names, "running generated code on the host")
+
+
+def _gvsoc() -> Iterator[Finding]:
+    found = gvsoc.find()
+    detail = str(found) if found else f"no `gvsoc` on the PATH, no {gvsoc.VARIABLE}"
+    yield Finding("GVSoC", found is not None, False, detail, "run --engine gvsoc")
 
 
 def _cache() -> Iterator[Finding]:

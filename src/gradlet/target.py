@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,17 @@ class Memory:
     name: str
     size: int
     align: int
+    base: int = 0
 
 
 @dataclass(frozen=True)
 class Target:
-    """memories stand in order, nearest to the cores first; isa lists what kernels may ask for."""
+    """memories stand in order, nearest to the cores first; isa lists what kernels may ask for.
+
+    stack: bytes per core, in the nearest memory. code: bytes of the farthest memory that are kept
+    for the program. flags: the compiler's. machine: every parameter of the simulator, if there is
+    one for this target.
+    """
 
     name: str
     cores: int
@@ -32,6 +38,15 @@ class Target:
     port: str
     engine: str
     memories: tuple[Memory, ...]
+    stack: int = 0
+    code: int = 0
+    flags: tuple[str, ...] = ()
+    machine: tuple[tuple[str, int], ...] = ()
+
+    def room(self, memory: Memory) -> int:
+        """Bytes of a memory that are left for data."""
+        stacks = self.stack * self.cores if memory == self.memories[0] else 0
+        return memory.size - stacks - (self.code if memory == self.memories[-1] else 0)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -39,13 +54,13 @@ class Target:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Target:
         memories = tuple(Memory(**memory) for memory in value["memories"])
-        return Target(**{**value, "isa": tuple(value["isa"]), "memories": memories})
+        lists = {key: tuple(value[key]) for key in ("isa", "flags")}
+        machine = tuple((name, number) for name, number in value["machine"])
+        return Target(**{**value, **lists, "machine": machine, "memories": memories})
 
 
 def names() -> list[str]:
-    """Targets that projects can be built for; others can only be simulated so far."""
-    tables = {path.stem: tomllib.loads(path.read_text()) for path in FOLDER.glob("*.toml")}
-    return sorted(name for name, table in tables.items() if "port" in table)
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def parse_size(text: str | int) -> int:
@@ -63,7 +78,8 @@ def parse_size(text: str | int) -> int:
 def load(
     name: str, *, cores: int | None = None, sizes: Mapping[str, str | int] | None = None
 ) -> Target:
-    """The target of that name, with another number of cores or other memory sizes if given."""
+    """The target of that name, with another number of cores, other memory sizes, or other
+    parameters of its simulator if given."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     try:
         value = tomllib.loads(path.read_text())
@@ -71,42 +87,68 @@ def load(
         raise GradletError(
             f"there is no target '{name}'; known: {', '.join(names())}, or the path of a .toml"
         ) from None
-    if "port" not in value:
-        raise GradletError(
-            f"target '{name}' can be simulated (`gradlet sim`), but projects cannot be built for "
-            f"it yet; there is {', '.join(names())}"
-        )
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise GradletError(f"cannot read the target '{path}': {error}") from None
     target = _from_toml(value, path)
     if cores is not None:
         target = replace(target, cores=cores)
     if not 1 <= target.cores <= MAX_CORES:
         raise GradletError(f"{target.cores} cores: between 1 and {MAX_CORES} are possible")
-    known = {memory.name for memory in target.memories}
-    for level in sizes or {}:
-        if level not in known:
-            raise GradletError(
-                f"target '{target.name}' has no memory {level}; it has {', '.join(sorted(known))}"
-            )
+    given = dict(sizes or {})
     memories = tuple(
-        replace(memory, size=parse_size((sizes or {}).get(memory.name, memory.size)))
+        replace(memory, size=parse_size(given.pop(memory.name, memory.size)))
         for memory in target.memories
     )
-    return replace(target, memories=memories)
+    target = replace(target, memories=memories)
+    if target.engine == "sim":
+        target = replace(target, machine=_machine(target, path, given))
+    elif given:
+        known = ", ".join(memory.name for memory in memories)
+        raise GradletError(
+            f"target '{target.name}' has no memory {next(iter(given))}; it has {known}"
+        )
+    for memory in memories:
+        if target.room(memory) <= 0:
+            raise GradletError(
+                f"{memory.name} has {memory.size:,} bytes, but stacks and code of "
+                f"'{target.name}' with {target.cores} core(s) take "
+                f"{memory.size - target.room(memory):,}"
+            )
+    return target
+
+
+def _machine(
+    target: Target, path: Path, settings: Mapping[str, object]
+) -> tuple[tuple[str, int], ...]:
+    from gradlet.sim.config import BASES, SimConfig
+
+    sizes = {
+        f"{memory.name.lower()}_bytes": memory.base - BASES[memory.name] + memory.size
+        for memory in target.memories
+    }
+    fpus = {"fpus": target.cores}  # one each, unless the settings say otherwise
+    config = SimConfig.load(path, {"cores": target.cores, **fpus, **sizes, **settings})
+    return tuple((field.name, int(getattr(config, field.name))) for field in fields(config))
 
 
 def _from_toml(value: Mapping[str, Any], path: Path) -> Target:
     try:
         memories = tuple(
-            Memory(item["name"], parse_size(item["size"]), item.get("align", 4))
+            Memory(
+                item["name"], parse_size(item["size"]), item.get("align", 4), item.get("base", 0)
+            )
             for item in value["memory"]
         )
         return Target(
             value["name"],
-            value["cores"],
+            {**value.get("cluster", {}), **value}["cores"],
             tuple(value["isa"]),
             value["port"],
             value["engine"],
             memories,
+            value.get("stack", 0),
+            parse_size(value.get("code", 0)),
+            tuple(value.get("flags", ())),
         )
     except KeyError as missing:
         raise GradletError(f"{path}: the key {missing} is missing") from None

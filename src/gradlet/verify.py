@@ -3,18 +3,19 @@ first step, then losses and weights over many."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gradlet.compiler import available
 from gradlet.dtypes import DTYPES
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.project import Project
-from gradlet.engines import host
-from gradlet.engines.compiler import available
+from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
@@ -89,16 +90,21 @@ class _Oracle:
     losses: tuple[float, ...]
 
 
-def verify(project: Project, *, steps: int = 5) -> Verdict:
-    """Run the project on the host and compare. Saves the inputs of the first wrong node."""
+def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Verdict:
+    """Run the project on its target's engine and compare. Saves the inputs of the first wrong node.
+
+    The simulator also checks every access against the plan, and is compared with the host bit by
+    bit.
+    """
     graph = project.plan.graph
     if steps < 1:
         raise GradletError("at least one step is needed to verify anything")
     oracle = _run_oracle(graph, steps)
     expected = expect(graph, steps)
-    run = host.run(project, steps=steps, watch=True, states=True)
+    train = _trainer(engine or project.plan.target.engine)
+    run = train(project, steps=steps, watch=True, states=True)
     computed = dict(run.tensors)
-    recovered = _fused_gradients(project)
+    recovered = _fused_gradients(project, train)
     computed.update(recovered)
     rows = list(_first_step(project, computed, set(recovered), oracle, expected[0]))
     rows += _last_step(graph, run, oracle, expected[-1], steps)
@@ -139,7 +145,13 @@ def _run_oracle(graph: Graph, steps: int) -> _Oracle:
     return _Oracle(values, tuple(weights), tuple(losses))
 
 
-def _fused_gradients(project: Project) -> dict[str, Array]:
+def _trainer(engine: str) -> Callable[..., Run]:
+    if engine not in ("host", "sim"):
+        raise GradletError(f"verify runs on the engines host and sim, not on '{engine}'")
+    return host.run if engine == "host" else partial(sim.run, sanitize=True)
+
+
+def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, Array]:
     """Gradients that exist only inside an update: taken from what the update does to a weight.
 
     The same code runs with a huge learning rate, so that the weight's own size does not matter, and
@@ -156,7 +168,7 @@ def _fused_gradients(project: Project) -> dict[str, Array]:
         return {}
     hyper = np.zeros_like(plan.graph.data["hyper"])
     hyper[0] = LARGE_RATE
-    run = host.run(project, steps=1, states=True, overrides={"hyper": hyper})
+    run = train(project, steps=1, states=True, overrides={"hyper": hyper})
     return {
         grad: (plan.graph.data[weight].astype(np.float64) - run.states[0][weight]) / LARGE_RATE
         for weight, grad in fused.items()
@@ -250,14 +262,28 @@ def _last_step(
 
 
 def _same_bits(project: Project, run: Run, steps: int) -> dict[str, bool]:
-    """Whether every compiler at hand makes the same bits of the same source."""
-    same = True
-    for compiler in available():
-        other = host.run(project, steps=steps, states=True, compiler=compiler)
-        same = same and other.loss == run.loss
-        for mine, theirs in zip(run.states, other.states, strict=True):
-            same = same and all(np.array_equal(mine[name], theirs[name]) for name in mine)
-    return {"host": bool(same)}
+    """Whether every compiler at hand makes the same bits of the same source, and the device too."""
+    others = [
+        host.run(project, steps=steps, watch=True, states=True, compiler=compiler)
+        for compiler in available()
+    ]
+    if run.engine == "host":
+        return {"host": all(same_bits(run, other) for other in others)}
+    first = others[0]
+    return {
+        "host": all(same_bits(first, other) for other in others),
+        run.engine: same_bits(run, first),
+    }
+
+
+def same_bits(one: Run, other: Run) -> bool:
+    """Losses, every tensor of the first step that was recorded, and the states after each."""
+    groups = [(one.tensors, other.tensors), *zip(one.states, other.states, strict=True)]
+    return one.loss == other.loss and all(
+        mine.keys() == theirs.keys()
+        and all(mine[name].tobytes() == theirs[name].tobytes() for name in mine)
+        for mine, theirs in groups
+    )
 
 
 def _save_failure(

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradlet.compiler import cache_folder
 from gradlet.sim import Machine, SimConfig
-from gradlet.sim.build import cache_directory
 
 HERE = Path(__file__).resolve().parent
 CALIBRATION = HERE / "calibration"
@@ -39,7 +39,7 @@ def assemble(source: Path, **defines: int) -> Path:
         {source, directory / "link.ld", *directory.glob("*.inc"), *CALIBRATION.glob("*.inc")}
     ):
         digest.update(path.name.encode() + path.read_bytes())
-    output = cache_directory() / "test-elf" / f"{source.stem}-{digest.hexdigest()[:16]}.elf"
+    output = cache_folder() / "test-elf" / f"{source.stem}-{digest.hexdigest()[:16]}.elf"
     if output.exists():
         return output
     output.parent.mkdir(parents=True, exist_ok=True)

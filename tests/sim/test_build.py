@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gradlet import compiler as compilers
+from gradlet.compiler import Compiler
 from gradlet.sim import build
 from tests.sim.support import CALIBRATION, assemble
 
@@ -68,20 +70,20 @@ def test_several_processes_at_once(tmp_path: Path, program: Path) -> None:
 def test_every_compiler_gives_the_same(tmp_path: Path, program: Path) -> None:
     """Also without fused multiply-add in the host's instruction set."""
     expected = run(program)
-    for number, compiler in enumerate(build.compilers()):
+    for number, compiler in enumerate(compilers.available()):
         library = build.library(compiler=compiler)
-        assert run(program, GRADLET_SIM_LIBRARY=str(library)) == expected, compiler
+        assert run(program, GRADLET_SIM_LIBRARY=str(library)) == expected, compiler.name
         portable = tmp_path / f"portable{number}.so"
         sources = sorted(build.source_directory().glob("*.c"))
-        subprocess.run(
-            [*compiler, *build.FLAGS, *map(str, sources), "-o", str(portable)], check=True
-        )
-        assert run(program, GRADLET_SIM_LIBRARY=str(portable)) == expected, compiler
+        flags = build.flags_of(compiler, portable=True)
+        command = [*compiler.command, *flags, *map(str, sources), "-o", str(portable)]
+        subprocess.run(command, check=True)
+        assert run(program, GRADLET_SIM_LIBRARY=str(portable)) == expected, compiler.name
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GRADLET_CACHE", str(tmp_path))
-    monkeypatch.setattr(build, "compilers", lambda: [])
+    monkeypatch.setattr(compilers, "available", lambda: [])
     with pytest.raises(build.BuildError, match="no C compiler"):
         build.library()
 
@@ -90,7 +92,8 @@ def test_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("GRADLET_CACHE", str(tmp_path))
     false = shutil.which("false")
     assert false
-    monkeypatch.setattr(build, "compilers", lambda: [[false]])
+    broken = Compiler("broken", (false,), (), ())
+    monkeypatch.setattr(compilers, "available", lambda: [broken])
     with pytest.raises(build.BuildError, match="false"):
         build.library()
     assert list(tmp_path.iterdir()) == []

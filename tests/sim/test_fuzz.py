@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gradlet import compiler as compilers
 from gradlet.sim import build
 from tests.sim.support import CALIBRATION, PROGRAMS, assemble
 
@@ -19,19 +20,16 @@ GCC = shutil.which("gcc")
 
 def trapping_library() -> Path:
     """Built by zig, which has no address sanitizer: undefined behaviour ends the process."""
-    output = build.cache_directory() / f"sim-traps-{os.getpid()}.so"
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-nostdlib", "-DGRADLET_FREESTANDING"]
-    flags = [*build.FLAGS, "-fsanitize=undefined", "-fsanitize-trap=undefined"]
-    if build.host_has_fma():
-        flags.append("-mfma")
-    build._compile(compiler, flags, sorted(build.source_directory().glob("*.c")), output)
-    return output
+    zig = compilers.zig()
+    assert zig is not None
+    flags = [*build.flags_of(zig), *zig.sanitize]
+    return compilers.linked(zig, flags, sorted(build.source_directory().glob("*.c")), "sim-traps")
 
 
 def sanitizer_environment() -> dict[str, str]:
     if GCC is None:
         return {"GRADLET_SIM_LIBRARY": str(trapping_library())}
-    library = build.library(sanitize=True, compiler=[GCC])
+    library = build.library(sanitize=True, compiler=compilers.Compiler("gcc", (GCC,), (), ()))
     asan = subprocess.run(
         [GCC, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -13,6 +13,8 @@ from gradlet.tolerance import Expectation, expect
 STEPS = 2
 PER_TENSOR = 32
 AT_END = -1
+SAMPLE_BYTES = 1 << 16
+"""So much may the samples take, if that is more than the golden steps need."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ def golden(plan: Plan) -> Golden:
         tuple(step.loss for step in steps),
         tuple(step.loss_tolerance for step in steps),
     )
+
+
+def sample_count(plan: Plan) -> int:
+    """How many samples the project carries along."""
+    fed = [plan.graph.samples[name] for name in (*plan.graph.inputs, "target")]
+    fitting = SAMPLE_BYTES // max(1, sum(value[0].nbytes for value in fed))
+    return int(min(*map(len, fed), max(STEPS * plan.graph.accumulate, fitting)))
 
 
 def _check(name: str, call: int, step: Expectation) -> Check:

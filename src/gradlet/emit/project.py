@@ -19,7 +19,7 @@ import numpy as np
 import gradlet
 from gradlet import kernels
 from gradlet.dtypes import DTYPES
-from gradlet.emit.golden import AT_END, Golden, golden
+from gradlet.emit.golden import AT_END, Golden, golden, sample_count
 from gradlet.emit.names import comment, identifiers, initializer, literal
 from gradlet.emit.oracle import oracle_source
 from gradlet.errors import GradletError
@@ -29,9 +29,11 @@ from gradlet.ops.optimizer import optimizer_of
 from gradlet.plan.model import Call, Plan
 
 MANIFEST = "manifest.json"
+STARTUP = ("start.S", "team.c")
 WORD = 4
 RUNTIME = Path(__file__).parent.parent / "c" / "runtime"
 QUALIFIERS = {"weights": "", "constants": "const "}
+KINDS = {"weights": "data", "constants": "rodata"}  # sections by GL_IN of the port
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def project_files(plan: Plan) -> dict[str, str]:
         header: kernels.header(used, prefix),
         "gl.h": (RUNTIME / "gl.h").read_text(),
         "gl_schedule.h": (RUNTIME / "gl_schedule.h").read_text(),
-        "gl_port.h": (RUNTIME / f"gl_port_{plan.target.port}.h").read_text(),
+        "gl_print.h": (RUNTIME / "gl_print.h").read_text(),
+        **_port_files(plan.target.port, view),
         "Makefile": _render("Makefile", view),
         "CMakeLists.txt": _render("CMakeLists.txt", view),
         "README.md": _render("README.md", view),
@@ -140,6 +143,20 @@ def project_files(plan: Plan) -> dict[str, str]:
         files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix)
     files[MANIFEST] = _manifest(plan, files)
     return dict(sorted(files.items()))
+
+
+def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
+    """The port, and for a device what links a program; there the host's port stands beside."""
+    host = (RUNTIME / "gl_port_host.h").read_text()
+    if port == "host":
+        return {"gl_port.h": host}
+    return {
+        "gl_port.h": _render("gl_port.h", view),
+        "gl_port_host.h": host,
+        f"gl_port_{port}.h": (RUNTIME / f"gl_port_{port}.h").read_text(),
+        **{f"{port}/{name}": (RUNTIME / port / name).read_text() for name in STARTUP},
+        f"{port}/link.ld": _render("link.ld", view),
+    }
 
 
 def _manifest(plan: Plan, files: Mapping[str, str]) -> str:
@@ -199,7 +216,14 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "PREFIX": plan.prefix.upper(),
         "target_name": plan.target.name,
         "cores": plan.target.cores,
-        "align": plan.target.memories[-1].align,
+        "port": plan.target.port,
+        "stack": plan.target.stack,
+        "flags": plan.target.flags,
+        "memories": plan.target.memories,
+        "machine": dict(plan.target.machine),
+        "level": plan.level.name,
+        "sizes_level": plan.sizes_level.name,
+        "align": plan.level.align,
         "batch": graph.tensors[graph.inputs[0]].shape[0],
         "accumulate": graph.accumulate,
         "layout": graph.layout,
@@ -216,7 +240,10 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "params": parameter_count(plan),
         "tensors": list(tensors.values()),
         "calls": calls,
-        "parts": list(_parts(plan, calls)),
+        "parts": [
+            {"name": name, "calls": [calls[index] for index in members]}
+            for name, members in parts(plan).items()
+        ],
         "regions": list(_regions(plan)),
         "used": plan.used,
         "macs": plan.macs(),
@@ -297,22 +324,21 @@ def _size(value: Any) -> str:
     return f"{value!r}f" if isinstance(value, float) else str(value)
 
 
-def _parts(plan: Plan, calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The static functions of net.c, each with its calls."""
+def parts(plan: Plan) -> dict[str, list[int]]:
+    """The static functions of net.c, in the order of a training step, each with its calls."""
     after_predict = {plan.graph.loss, *(new for _, new in plan.graph.updates)}
-    parts: dict[str, list[dict[str, Any]]] = {"predict": [], "compare": [], "learn": []}
+    members: dict[str, list[int]] = {"predict": [], "compare": [], "learn": []}
     if plan.graph.accumulate > 1:
-        parts["update"] = []
-    for call, view in zip(plan.calls, calls, strict=True):
+        members["update"] = []
+    for index, call in enumerate(plan.calls):
         if call.phase == "forward":
             predicts = after_predict.isdisjoint(call.outputs)
-            parts["predict" if predicts else "compare"].append(view)
-        elif call.phase == "update" and "update" in parts:
-            parts["update"].append(view)
+            members["predict" if predicts else "compare"].append(index)
+        elif call.phase == "update" and "update" in members:
+            members["update"].append(index)
         else:
-            parts["learn"].append(view)
-    for name, members in parts.items():
-        yield {"name": name, "calls": members}
+            members["learn"].append(index)
+    return members
 
 
 def _mixed_regions(plan: Plan) -> set[str]:
@@ -328,7 +354,7 @@ def _regions(plan: Plan) -> Iterator[dict[str, Any]]:
         if words:
             text = _region_text(plan, region, words)
             element = f"{plan.prefix}_word" if region in _mixed_regions(plan) else "float"
-            kind = {"qualifier": qualifier, "element": element}
+            kind = {"qualifier": qualifier, "element": element, "kind": KINDS[region]}
             yield {"name": region, **kind, "words": words, "text": text}
 
 
@@ -358,8 +384,7 @@ def _golden_view(
 ) -> dict[str, Any]:
     graph = plan.graph
     fed = {name: graph.samples[name] for name in (*graph.inputs, "target")}
-    count = min(len(value) for value in fed.values())
-    count = min(count, len(expected.losses) * graph.accumulate)
+    count = sample_count(plan)
     samples = [
         {**tensors[name], "rows": [initializer(sample) for sample in value[:count]]}
         for name, value in fed.items()

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.compiler import Compiler, build_library, default
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project
-from gradlet.engines.compiler import Compiler, build_library, default
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array
@@ -49,7 +49,7 @@ def run(
         library = _build(project, scratch, compiler, probes=watch or states, sanitize=sanitize)
         job = _job(project.plan, library, steps, watch=watch, states=states, predict=predict)
         fed = {**project.plan.graph.samples, **(samples or {})}
-        initial = {**_initial(project.plan), **(overrides or {})}
+        initial = {**initial_values(project.plan), **(overrides or {})}
         job["initial"] = list(initial)
         arrays = {f"initial/{name}": value for name, value in initial.items()}
         arrays.update({f"sample/{name}": fed[name] for name in job["fed"]})
@@ -64,10 +64,9 @@ def _build(
     project: Project, scratch: Path, compiler: Compiler, *, probes: bool, sanitize: bool
 ) -> Path:
     plan, folder = project.plan, project.folder
-    names = [f"{plan.prefix}.c", "weights.c"]
-    sources = [folder / name for name in names]
-    sources += sorted((folder / "kernels").glob("*.c"))
-    defines = [f"GL_CORES={plan.target.cores}", *(["GL_PROBE"] if probes else [])]
+    network = folder / f"{plan.prefix}.c"
+    sources = [network, folder / "weights.c", *sorted((folder / "kernels").glob("*.c"))]
+    defines = {network: [f"GL_CORES={plan.target.cores}", *(["GL_PROBE"] if probes else [])]}
     return build_library(
         sources,
         scratch / "net.so",
@@ -78,7 +77,7 @@ def _build(
     )
 
 
-def _initial(plan: Plan) -> dict[str, Array]:
+def initial_values(plan: Plan) -> dict[str, Array]:
     """What may differ from the built-in values; constants are read-only and stay."""
     places = plan.buffer_of()
     return {
@@ -110,13 +109,13 @@ def _job(
             if name in places
         },
         "fed": [name for name in (*graph.inputs, "target") if name in places],
-        "written_by": [list(_shown(plan, call.outputs)) for call in plan.calls],
+        "written_by": [list(shown(plan, call.outputs)) for call in plan.calls],
         "each_step": [*(old for old, _ in graph.updates if states), *graph.outputs],
         "outputs": list(graph.outputs),
     }
 
 
-def _shown(plan: Plan, outputs: tuple[str, ...]) -> list[str]:
+def shown(plan: Plan, outputs: tuple[str, ...]) -> list[str]:
     """The results of a call, and the views of them."""
     from gradlet.ops import OPS
 

@@ -10,11 +10,28 @@ from gradlet.graph import Array
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What something cost on a simulated device; the stalls are cycles by cause."""
+
+    cycles: int
+    instructions: int
+    stalls: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "cycles": self.cycles,
+            "instructions": self.instructions,
+            "stalls": {cause: count for cause, count in self.stalls.items() if count},
+        }
+
+
+@dataclass(frozen=True)
 class Run:
     """Losses per step, times, and the tensors that were asked for.
 
     cycles are exact counts of a simulated device and absent where only a clock is; tensors holds
-    every value of the first step, states every trained state after each step.
+    every value of the first step, states every trained state after each step. nodes has what each
+    call of the plan cost in the last step, all cores together; cores what each core did in it.
     """
 
     engine: str
@@ -25,6 +42,8 @@ class Run:
     tensors: Mapping[str, Array] = field(default_factory=dict)
     states: tuple[Mapping[str, Array], ...] = ()
     outputs: tuple[Mapping[str, Array], ...] = ()
+    nodes: tuple[Cost, ...] = ()
+    cores: tuple[Cost, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -33,4 +52,5 @@ class Run:
             "loss": list(self.loss),
             "cycles": list(self.cycles) or None,
             "seconds": list(self.seconds),
+            "cores": [core.to_json() for core in self.cores] or None,
         }

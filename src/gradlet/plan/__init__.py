@@ -15,7 +15,7 @@ from gradlet.plan.check import check_plan
 from gradlet.plan.model import Buffer, Call, Plan
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
-from gradlet.target import Target
+from gradlet.target import Memory, Target
 
 __all__ = ["Buffer", "Call", "Plan", "check_plan", "plan"]
 
@@ -31,7 +31,8 @@ class Options:
 def plan(
     graph: Graph, target: Target, *, prefix: str = "net", options: Options | None = None
 ) -> Plan:
-    """Order, kernels and addresses for a one-level target; checked before it is returned."""
+    """Order, kernels and addresses: all in the nearest memory that is large enough. Checked before
+    it is returned."""
     options = options or Options()
     if not prefix.isidentifier() or not prefix.isascii():
         raise GradletError(f"prefix '{prefix}' cannot begin a C name")
@@ -40,9 +41,28 @@ def plan(
     calls = [_call(graph, target, unit, options) for unit in computing]
     storages = share_storage(graph, units, computing)
     requests, persistent = _requests(graph, target, calls, storages)
-    memory = target.memories[-1]
+    bound = lower_bound(requests) + sum(storage.bytes for storage in persistent)
+    plans = []
+    for memory in target.memories:
+        if bound > target.room(memory) and memory != target.memories[-1]:
+            continue
+        buffers = _buffers(requests, persistent, storages, memory)
+        plans.append(Plan(prefix, target, graph, tuple(calls), tuple(buffers), bound))
+        sizes = plans[-1].sizes_bytes if len(target.memories) > 1 else 0
+        if plans[-1].used + sizes <= target.room(memory):
+            check_plan(plans[-1])
+            return plans[-1]
+    raise DoesNotFit(_too_large(plans[-1]))
+
+
+def _buffers(
+    requests: list[Request],
+    persistent: list[Storage],
+    storages: dict[str, Storage],
+    memory: Memory,
+) -> list[Buffer]:
     offsets = place(requests, memory.align)
-    buffers = [
+    return [
         *_persistent_buffers(persistent, memory.name, memory.align),
         *(
             Buffer(
@@ -58,11 +78,6 @@ def plan(
             for r in requests
         ),
     ]
-    bound = lower_bound(requests) + sum(storage.bytes for storage in persistent)
-    result = Plan(prefix, target, graph, tuple(calls), tuple(buffers), bound)
-    _check_fit(result)
-    check_plan(result)
-    return result
 
 
 def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
@@ -132,17 +147,16 @@ def _persistent_buffers(storages: list[Storage], level: str, align: int) -> list
     return buffers
 
 
-def _check_fit(plan: Plan) -> None:
-    memory = plan.target.memories[-1]
-    if plan.used <= memory.size:
-        return
+def _too_large(plan: Plan) -> str:
+    target = plan.target
+    missing = plan.used - target.room(target.memories[-1])
+    rooms = " and ".join(f"{target.room(m):,} of {m.name}" for m in target.memories)
     largest = sorted(plan.buffers, key=lambda b: (-b.bytes, b.name))[:3]
     consumers = ", ".join(f"{b.tensors[0]} ({b.bytes:,} bytes)" for b in largest)
-    raise DoesNotFit(
-        f"model '{plan.graph.name}' does not fit: it needs {plan.used:,} bytes of {memory.name}, "
-        f"the target '{plan.target.name}' has {memory.size:,} ({plan.used - memory.size:,} "
-        f"missing).\nThe largest consumers: {consumers}.\nA smaller --batch, --update last:N or a "
-        f"smaller input lowers the need."
+    return (
+        f"model '{plan.graph.name}' does not fit: it needs {plan.used:,} bytes, the target "
+        f"'{target.name}' has {rooms} for data ({missing:,} missing).\nThe largest consumers: "
+        f"{consumers}.\nA smaller --batch, --update last:N or a smaller input lowers the need."
     )
 
 

@@ -49,8 +49,8 @@ def _layout(plan: Plan) -> Iterator[str]:
         used[key] = max(used.get(key, 0), buffer.offset + buffer.bytes)
     for level, memory in sizes.items():
         total = sum(size for key, size in used.items() if key.startswith(level + " "))
-        if total > memory.size:
-            yield f"{level} needs {total} bytes and has {memory.size}"
+        if total > plan.target.room(memory):
+            yield f"{level} needs {total} bytes and has {plan.target.room(memory)}"
 
 
 def _coverage(plan: Plan) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from gradlet.graph import Graph
 from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
-from gradlet.target import Target
+from gradlet.target import Memory, Target
 
 REGIONS = ("arena", "weights", "constants")
 """arena: activations, gradients, scratch. weights: what survives a step and changes. constants:
@@ -80,10 +80,31 @@ class Plan:
     def used(self) -> int:
         return sum(self.region_bytes(region) for region in REGIONS)
 
+    @property
+    def sizes_bytes(self) -> int:
+        """What the sizes of all calls take; kernels look at them all the time, so they lie near."""
+        sizes = [value for call in self.calls for value in call.sizes.values()]
+        return 4 * sum(len(value) if isinstance(value, tuple) else 1 for value in sizes)
+
+    @property
+    def sizes_level(self) -> Memory:
+        """The nearest memory, unless the sizes would not fit there."""
+        near = self.target.memories[0]
+        taken = self.used if near == self.level else 0
+        return near if taken + self.sizes_bytes <= self.target.room(near) else self.level
+
+    @property
+    def level(self) -> Memory:
+        """The memory that holds the data."""
+        name = self.buffers[0].level
+        return next(memory for memory in self.target.memories if memory.name == name)
+
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""
         levels = {m.name: {"used": 0, "size": m.size} for m in self.target.memories}
-        levels[self.target.memories[-1].name]["used"] = self.used
+        levels[self.level.name]["used"] += self.used
+        if len(levels) > 1:
+            levels[self.sizes_level.name]["used"] += self.sizes_bytes
         return {**levels, "lower_bound": self.lower_bound}
 
     def macs(self) -> dict[str, int]:

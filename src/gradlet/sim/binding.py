@@ -61,7 +61,7 @@ void sim_set_trace(Sim *sim, int32_t on);
 void sim_core_counters(const Sim *sim, int32_t core, uint64_t *out);
 int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size);
 int32_t sim_write(Sim *sim, uint32_t address, const uint8_t *in, uint32_t size);
-int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions);
+int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner);
 void sim_watch_off(Sim *sim);
 void sim_watch_new_phase(Sim *sim);
 int32_t sim_break(Sim *sim, uint32_t address, int32_t on);
@@ -211,10 +211,24 @@ class Machine:
         if self._lib.sim_write(self._sim, address, data, len(data)):
             raise ValueError(f"{len(data)} bytes at {address:#010x} are not in L1 or L2")
 
-    def watch(self, address: int, size: int, *, read: bool, write: bool, initialised: bool) -> None:
-        """Say what the cores and the DMA may do with these bytes; a violation is a fault."""
-        permissions = int(read) | int(write) << 1 | int(initialised) << 2
-        if self._lib.sim_watch(self._sim, address, size, permissions):
+    def watch(
+        self,
+        address: int,
+        size: int,
+        *,
+        read: bool,
+        write: bool,
+        initialised: bool | None,
+        owner: int = -1,
+    ) -> None:
+        """Say what the cores and the DMA may do with these bytes; a violation is a fault.
+
+        initialised: whether there are values to read; None leaves that as it is. owner: the only
+        core that may store there, until the next phase.
+        """
+        known = 8 if initialised is None else int(initialised) << 2
+        permissions = int(read) | int(write) << 1 | known
+        if self._lib.sim_watch(self._sim, address, size, permissions, owner):
             raise ValueError(f"{size} bytes at {address:#010x} are not in L1 or L2")
 
     def watch_off(self) -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gradlet.errors import GradletError
 
+BASES = {"L1": 0x10000000, "L2": 0x1C000000}
+"""Where the simulated memories begin."""
+LIMITS = {
+    "l1_bytes": (0x100, 0x100000, 0x100),
+    "l2_bytes": (0x1000, 0x4000000, 0x100),
+    "fpus": (1, 16, 1),
+}
+"""Smallest, largest, multiple of."""
 TARGETS = Path(__file__).parent.parent / "targets"
 SWITCHES = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 SUFFIXES = {"k": 1024, "M": 1024 * 1024}
@@ -79,6 +87,12 @@ class SimConfig:
         config = cls(**parsed)
         return config.with_settings(overrides or {})
 
+    @classmethod
+    def of(cls, values: Iterable[tuple[str, int]]) -> SimConfig:
+        """From all fields by name, as a plan keeps them."""
+        parsed: dict[str, Any] = dict(values)
+        return cls(**{**parsed, "contention": bool(parsed["contention"])})
+
     def with_settings(self, settings: Mapping[str, object]) -> SimConfig:
         """The same machine with some values changed; strings are read as on the command line."""
         known = {field.name for field in dataclasses.fields(self)}
@@ -86,6 +100,11 @@ class SimConfig:
             if name not in known:
                 raise ConfigError(f"no setting {name!r}; there are {', '.join(sorted(known))}")
         changes: dict[str, Any] = {name: _parse(name, value) for name, value in settings.items()}
+        for name in LIMITS.keys() & changes.keys():
+            low, high, grain = LIMITS[name]
+            if not low <= changes[name] <= high or changes[name] % grain:
+                of = f", a multiple of {grain}" if grain > 1 else ""
+                raise ConfigError(f"{name} = {changes[name]}: it must be {low} to {high}{of}")
         return dataclasses.replace(self, **changes)
 
 

@@ -7,6 +7,7 @@ import struct
 
 _SYMTAB = 2
 _FUNCTION_OR_LABEL = (0, 2)
+_OBJECT = 1
 
 
 class Symbols:
@@ -14,9 +15,11 @@ class Symbols:
 
     def __init__(self, data: bytes) -> None:
         try:
-            pairs = sorted(set(_read(data)))
+            found = _read(data)
         except (struct.error, IndexError, ValueError):
-            pairs = []
+            found = []
+        pairs = sorted({(address, name) for address, name, kind in found if kind != _OBJECT})
+        self._places = {name: address for address, name, _ in found}
         self._addresses = [address for address, _ in pairs]
         self._names = [name for _, name in pairs]
 
@@ -29,14 +32,11 @@ class Symbols:
         return self._names[index] + (f"+{offset:#x}" if offset else "")
 
     def address(self, name: str) -> int | None:
-        """Where a symbol is, if it exists."""
-        try:
-            return self._addresses[self._names.index(name)]
-        except ValueError:
-            return None
+        """Where a symbol is, if it exists: code or data."""
+        return self._places.get(name)
 
 
-def _read(data: bytes) -> list[tuple[int, str]]:
+def _read(data: bytes) -> list[tuple[int, str, int]]:
     if data[:4] != b"\x7fELF":
         return []
     (shoff,) = struct.unpack_from("<I", data, 32)
@@ -51,12 +51,18 @@ def _read(data: bytes) -> list[tuple[int, str]]:
     return []
 
 
-def _symbols(data: bytes, offset: int, size: int, strings: int) -> list[tuple[int, str]]:
+def _symbols(data: bytes, offset: int, size: int, strings: int) -> list[tuple[int, str, int]]:
     found = []
     for at in range(offset, min(offset + size, len(data)) - 15, 16):
         name_at, value, _, info, _, index = struct.unpack_from("<IIIBBH", data, at)
         start = strings + name_at
         name = data[start : data.index(b"\0", start)].decode(errors="replace")
-        if name and index and info & 15 in _FUNCTION_OR_LABEL and not name.startswith("$"):
-            found.append((value, name))
+        kind = info & 15
+        if (
+            name
+            and index
+            and kind in (*_FUNCTION_OR_LABEL, _OBJECT)
+            and not name.startswith(("$", ".L"))
+        ):
+            found.append((value, name, kind))
     return found

@@ -24,7 +24,7 @@ static int32_t load_segment(Sim *sim, const uint8_t *data, size_t size, const El
     if (segment->filesz > segment->memsz || segment->offset > size ||
         segment->filesz > size - segment->offset)
         return ELF_TRUNCATED;
-    at = ram(sim, segment->vaddr, segment->memsz);
+    at = ram(sim, segment->paddr, segment->memsz); /* start-up code moves what runs elsewhere */
     if (!at)
         return ELF_OUTSIDE_MEMORY;
     __builtin_memcpy(at, data + segment->offset, segment->filesz);

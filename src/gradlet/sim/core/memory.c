@@ -15,6 +15,7 @@ enum {
     WATCH_READ = 1, WATCH_WRITE = 2, WATCH_INITIALISED = 4, WATCH_PERMISSIONS = 7,
     WATCH_WRITER_SHIFT = 3
 };
+enum { WATCH_KEEP = 8 }; /* in a call of sim_watch: what is initialised stays so */
 
 uint8_t *ram(const Sim *sim, uint32_t address, uint32_t size)
 {
@@ -269,11 +270,14 @@ void slow_store(Core *core, const Insn *insn, uint32_t address, uint32_t size, u
         account_latency(core, address, latency, true);
 }
 
-/* ---- the watch map: the first call makes everything else accessible and initialised */
+/* ---- the watch map: the first call makes everything else accessible and initialised.  An owner
+ * counts as a core that has stored there in this phase; -1 is nobody. */
 
-int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions)
+int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner)
 {
     uint32_t total = (uint32_t)(sim->config.l1_bytes + sim->config.l2_bytes);
+    uint8_t keep = permissions & WATCH_KEEP ? WATCH_INITIALISED : 0;
+    uint8_t *map;
 
     if (!ram(sim, address, size))
         return -1;
@@ -281,7 +285,10 @@ int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions
         sim->watch = sim->watch_store;
         __builtin_memset(sim->watch, WATCH_READ | WATCH_WRITE | WATCH_INITIALISED, total);
     }
-    __builtin_memset(sim->watch + map_index(sim, address), permissions & WATCH_PERMISSIONS, size);
+    map = sim->watch + map_index(sim, address);
+    for (uint32_t i = 0; i < size; i++)
+        map[i] = (uint8_t)((permissions & WATCH_PERMISSIONS) | (map[i] & keep) |
+                           (owner + 1) << WATCH_WRITER_SHIFT);
     return 0;
 }
 

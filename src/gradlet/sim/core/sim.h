@@ -273,7 +273,7 @@ void sim_set_trace(Sim *sim, int32_t on);
 void sim_core_counters(const Sim *sim, int32_t core, uint64_t *out);
 int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size);
 int32_t sim_write(Sim *sim, uint32_t address, const uint8_t *in, uint32_t size);
-int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions);
+int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner);
 void sim_watch_off(Sim *sim);
 void sim_watch_new_phase(Sim *sim);
 int32_t sim_break(Sim *sim, uint32_t address, int32_t on);

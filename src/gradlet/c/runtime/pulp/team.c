@@ -1,0 +1,51 @@
+/* What lies between start-up and main(): the initial contents of L1, and the two functions that
+ * compilers call by themselves. */
+#include "gl_port.h"
+
+extern char gl_l1_image[], gl_l1_start[], gl_l1_end[];
+
+int main(void);
+
+static void fill_l1(void)
+{
+    const uint32_t bytes = (uint32_t)(gl_l1_end - gl_l1_start);
+    for (uint32_t done = 0; done < bytes; done += GL_DMA_MOST) {
+        const uint32_t left = bytes - done;
+        gl_dma_wait(gl_dma_start(gl_l1_start + done, gl_l1_image + done, left < GL_DMA_MOST ? left : GL_DMA_MOST, GL_DMA_TO_L1));
+    }
+}
+
+/* Two registers: whether this core speaks for the team, and what main() returned. */
+uint64_t gl_team(void);
+
+uint64_t gl_team(void)
+{
+    gl_barrier();
+    GL_ALONE(fill_l1());
+    const uint32_t result = (uint32_t)main();
+    gl_barrier();
+    return (uint64_t)result << 32 | (gl_core_id() == 0);
+}
+
+void *memcpy(void *to, const void *from, __SIZE_TYPE__ bytes);
+void *memset(void *to, int value, __SIZE_TYPE__ bytes);
+
+typedef uint32_t __attribute__((may_alias)) word;
+
+void *memcpy(void *to, const void *from, __SIZE_TYPE__ bytes)
+{
+    char *target = to;
+    const char *source = from;
+    if ((((uintptr_t)target | (uintptr_t)source) & 3u) == 0)
+        for (; bytes >= sizeof(word); bytes -= sizeof(word), target += sizeof(word), source += sizeof(word))
+            *(word *)target = *(const word *)source;
+    for (; bytes > 0; --bytes) *target++ = *source++;
+    return to;
+}
+
+void *memset(void *to, int value, __SIZE_TYPE__ bytes)
+{
+    char *target = to;
+    for (; bytes > 0; --bytes) *target++ = (char)value;
+    return to;
+}

@@ -1,0 +1,241 @@
+"""Finds C compilers (the system's `cc`, ziglang's clang) and keeps what they have compiled."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from gradlet.errors import GradletError
+
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+EXACT = ("-ffp-contract=off", "-fno-math-errno")
+"""No fma that is not written; without the second a square root would call libm, to set errno."""
+COMMON = ("-std=c99", *WARNINGS, *EXACT, "-fPIC")
+DEVICE = ("-std=c99", *WARNINGS, *EXACT, "-O2", "-ffreestanding", "-fno-sanitize=all")
+MISSING_ZIG = (
+    "there is no compiler for this device: the Python package ziglang is not here; "
+    "`pip install ziglang` brings it"
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A command and the flags that make it tune for this machine and link a library."""
+
+    name: str
+    command: tuple[str, ...]
+    native: tuple[str, ...]
+    sanitize: tuple[str, ...]
+    link: tuple[str, ...] = ("-lm",)
+
+    @property
+    def sanitizer_runtime(self) -> str:
+        """A library to preload into a process that loads a sanitized one; '' if none is needed."""
+        if "-fsanitize=address,undefined" not in self.sanitize:
+            return ""
+        found = _output([*self.command, "-print-file-name=libasan.so"])
+        return found if os.path.isabs(found) else ""
+
+
+@cache
+def zig() -> Compiler | None:
+    """No libc is linked, so the first use is as quick as any; faults trap, as it has no runtime."""
+    if find_spec("ziglang") is None:
+        return None
+    return Compiler(
+        "ziglang",
+        (sys.executable, "-m", "ziglang", "cc"),
+        ("-mcpu=native",),
+        ("-fsanitize=undefined", "-fsanitize-trap=undefined"),
+        ("-nostdlib",),
+    )
+
+
+@cache
+def system() -> Compiler | None:
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        path = shutil.which(name) if name else None
+        if name and path and _output([path, "--version"]):
+            plain = Compiler(name, (path,), ("-march=native",), ("-fsanitize=address,undefined",))
+            if plain.sanitizer_runtime:
+                return plain
+            # a compiler without the address sanitizer's runtime still traps undefined behaviour
+            trap = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
+            return Compiler(name, (path,), ("-march=native",), trap)
+    return None
+
+
+def available() -> list[Compiler]:
+    """What is here, the system's first."""
+    return [compiler for compiler in (system(), zig()) if compiler is not None]
+
+
+def default() -> Compiler:
+    chosen = os.environ.get("GRADLET_CC")
+    compiler = zig() if chosen == "zig" else (system() or zig())
+    if compiler is None:
+        raise GradletError(
+            "no C compiler: neither `cc` nor the Python package ziglang is here; "
+            "`pip install ziglang` brings one"
+        )
+    return compiler
+
+
+def build_library(
+    sources: Sequence[Path],
+    output: Path,
+    *,
+    include: Sequence[Path] = (),
+    defines: Mapping[Path, Sequence[str]] | None = None,
+    compiler: Compiler | None = None,
+    sanitize: bool = False,
+) -> Path:
+    """Compile sources into one shared library; a failure shows what the compiler said.
+
+    defines: of each source its own, so that the others are found in the cache.
+    """
+    compiler = compiler or default()
+    options = [*COMMON, *compiler.native]
+    options += [*compiler.sanitize, "-O1", "-g"] if sanitize else ["-O3"]
+    objects = compile_objects(compiler, options, sources, include, defines or {})
+    command = [*compiler.command, *options, "-shared", *map(str, objects), *compiler.link]
+    run_compiler([*command, "-o", str(output)], output)
+    return output
+
+
+def build_program(
+    sources: Sequence[Path],
+    output: Path,
+    *,
+    flags: Sequence[str],
+    script: Path,
+    include: Sequence[Path] = (),
+    defines: Mapping[Path, Sequence[str]] | None = None,
+) -> Path:
+    """A bare-metal ELF; `flags` say for which processor, the script where everything lies."""
+    compiler = zig()
+    if compiler is None:
+        raise GradletError(MISSING_ZIG)
+    objects = compile_objects(compiler, [*DEVICE, *flags], sources, include, defines or {})
+    link = [*flags, "-nostdlib", "-static", f"-Wl,-T,{script}", *map(str, objects)]
+    run_compiler([*compiler.command, *link, "-o", str(output)], output)
+    return output
+
+
+def compile_objects(
+    compiler: Compiler,
+    options: Sequence[str],
+    sources: Sequence[Path],
+    include: Sequence[Path],
+    defines: Mapping[Path, Sequence[str]],
+) -> list[Path]:
+    """The object file of each source, from the cache if the same text was compiled before."""
+
+    def compiled(source: Path) -> Path:
+        own = [*options, *(f"-D{define}" for define in defines.get(source, ()))]
+        path = cache_folder() / "objects" / f"{key(compiler, own, source, include)}.o"
+        if not path.exists():
+            folders = [f"-I{folder}" for folder in include]
+            command = [*compiler.command, *own, *folders, "-c", str(source)]
+            _keep(command, source, path)
+        return path
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compiled, sources))
+
+
+def linked(compiler: Compiler, options: Sequence[str], sources: Sequence[Path], name: str) -> Path:
+    """A shared library of all sources in one go, kept in the cache under a name of its own."""
+    keys = [key(compiler, options, source, ()) for source in sources]
+    digest = hashlib.sha256("".join(keys).encode()).hexdigest()[:24]
+    path = cache_folder() / f"{name}-{digest}.so"
+    if not path.exists():
+        _keep([*compiler.command, *options, *map(str, sources)], path, path)
+    return path
+
+
+def key(compiler: Compiler, options: Sequence[str], source: Path, include: Sequence[Path]) -> str:
+    texts = [*options, platform.machine(), _version(compiler), *_texts(source, include)]
+    return hashlib.sha256("\0".join([source.suffix, *texts]).encode()).hexdigest()
+
+
+def _keep(command: Sequence[str], what: Path, path: Path) -> None:
+    """Several processes may compile at once: the last to finish wins, all are the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        fresh = Path(scratch) / path.name
+        run_compiler([*command, "-o", str(fresh)], what)
+        os.replace(fresh, path)
+
+
+def _texts(source: Path, include: Sequence[Path]) -> list[str]:
+    """A source and all headers of ours that it includes, each once."""
+    texts: dict[Path, str] = {}
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        if path in texts:
+            continue
+        texts[path] = path.read_text()
+        for name in re.findall(r'^#include "(.*)"', texts[path], flags=re.MULTILINE):
+            folders = [path.parent, *include]
+            waiting += [folder / name for folder in folders if (folder / name).is_file()][:1]
+    return list(texts.values())
+
+
+def run_compiler(command: Sequence[str], what: Path) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise GradletError(f"cannot start the C compiler {command[0]}: {error}") from None
+    if done.returncode:
+        said = done.stderr.strip()[-4000:]
+        raise GradletError(f"the C compiler {command[0]} rejects {what.name}:\n{said}")
+
+
+@cache
+def _version(compiler: Compiler) -> str:
+    return _output([*compiler.command, "--version"])
+
+
+def cache_folder() -> Path:
+    """Where compiled things are kept: GRADLET_CACHE, or the user's cache directory."""
+    return _usable(os.environ.get("GRADLET_CACHE") or str(_user_cache()))
+
+
+def _user_cache() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "gradlet"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradlet"
+
+
+@cache
+def _usable(name: str) -> Path:
+    """That folder, or a temporary one where it cannot be written."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="gradlet-cache-"))
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

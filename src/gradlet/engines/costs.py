@@ -1,0 +1,71 @@
+"""A run with the plan beside it: what each node cost, as JSON and as a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gradlet.emit.project import Project
+from gradlet.engines.model import Run
+
+
+def run_json(project: Project, run: Run) -> dict[str, Any]:
+    """Nodes and multiply-adds per cycle are those of the last step: its caches are warm."""
+    plan = project.plan
+    times = {call.name: plan.graph.accumulate for call in plan.calls}
+    times.update({call.name: 1 for call in plan.calls if call.phase == "update"})
+    nodes = []
+    for index, node in enumerate(project.manifest["nodes"]):
+        cost = run.nodes[index].to_json() if run.nodes else {"cycles": None}
+        macs = node["macs"] * times[node["name"]]
+        nodes.append({**node, "tile": None, **cost, "mac_per_cycle": rate(macs, cost["cycles"])})
+    total = sum(call.macs * times[call.name] for call in plan.calls)
+    last = run.cycles[-1] if run.cycles else None
+    return {**run.to_json(), "mac_per_cycle": rate(total, last), "nodes": nodes}
+
+
+def rate(macs: int, cycles: int | None) -> float | None:
+    return macs / cycles if cycles else None
+
+
+def show_run(value: dict[str, Any]) -> None:
+    cycles, seconds = value["cycles"], value["seconds"]
+    for step, loss in enumerate(value["loss"]):
+        spent = f"{cycles[step]:>12,} cycles" if cycles else f"{seconds[step] * 1e6:8.1f} us"
+        print(f"step {step:4}: loss {loss:<10.6g} {spent}")
+    if value["cores"]:
+        _show_nodes(value)
+        _show_cores(value)
+    if value["mac_per_cycle"]:
+        print(f"last step: {value['mac_per_cycle']:.3f} multiply-adds per cycle")
+
+
+def _show_nodes(value: dict[str, Any]) -> None:
+    table = Table(box=None)
+    table.add_column("node")
+    table.add_column("kernel")
+    for column in ("cycles", "share", "instructions", "MAC/cycle"):
+        table.add_column(column, justify="right")
+    for node in value["nodes"]:
+        reached = f"{node['mac_per_cycle']:.3f}" if node["macs"] else ""
+        share = f"{100 * node['cycles'] / value['cycles'][-1]:.1f} %"
+        row = (f"{node['cycles']:,}", share, f"{node['instructions']:,}", reached)
+        table.add_row(node["name"], node["kernel"].removeprefix("gl_"), *row)
+    Console().print(table)
+
+
+def _show_cores(value: dict[str, Any]) -> None:
+    """Where the cycles of the last step went, on the average of the cores."""
+    cores, step = value["cores"], value["cycles"][-1]
+    sums = Counter({"instructions": sum(core["instructions"] for core in cores)})
+    for core in cores:
+        sums.update(core["stalls"])
+    spent = [
+        f"{name.replace('_', ' ')} {100 * count / len(cores) / step:.1f} %"
+        for name, count in sums.most_common()
+        if count >= len(cores) * step / 1000
+    ]
+    print(f"cycles of a core: {', '.join(spent)}")

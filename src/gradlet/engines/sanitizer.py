@@ -1,0 +1,169 @@
+"""What each kernel call of a plan may touch, given to the simulator's watch map call by call.
+
+A call may read its inputs, write its outputs and scratch, and read back what it has written. So
+the run stops at an access outside of these, at a read of bytes that nobody wrote, and where two
+cores store to one place with no barrier between; the message names node, tensor, core and pc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradlet.plan.model import Call, Plan
+from gradlet.sim import Fault, FaultKind, Machine, Symbols
+
+PLACES = (
+    "gl_program",
+    "gl_program_end",
+    "gl_data",
+    "gl_data_end",
+    "gl_l1_start",
+    "gl_sizes_end",
+    "gl_stacks_end",
+)
+FAR = 1024
+"""So far behind a tensor an address is told by it."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes of a tensor or of scratch."""
+
+    name: str
+    address: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size
+
+    def meets(self, other: Span) -> bool:
+        return self.address < other.end and other.address < self.end
+
+
+class Sanitizer:
+    def __init__(self, plan: Plan, machine: Machine, symbols: Symbols) -> None:
+        self.plan, self.machine = plan, machine
+        self.place = {name: symbols.address(name) or 0 for name in PLACES}
+        self.regions = {
+            region: symbols.address(f"{plan.prefix}_{region}") or 0
+            for region in ("arena", "weights", "constants")
+        }
+        self.call: Call | None = None
+        self.granted: list[Span] = []
+
+    def begin(self) -> None:
+        """Shut everything but code, its constants and few variables, sizes, and the stacks."""
+        for memory in self.plan.target.memories:
+            self.machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
+        code, data = self.place["gl_program"], self.place["gl_data"]
+        self._open(code, self.place["gl_program_end"] - code, write=False)
+        self._open(data, self.place["gl_data_end"] - data, write=True)
+        sizes = self.place["gl_l1_start"]
+        self._open(sizes, self.place["gl_sizes_end"] - sizes, write=False)
+        self._give_stacks()
+        for name in self.plan.graph.data:
+            if name in self.plan.buffer_of():
+                self.was_fed(name)
+
+    def _give_stacks(self) -> None:
+        """To each core its own, for one phase."""
+        stack = self.plan.target.stack
+        for core in range(self.plan.target.cores):
+            low = self.place["gl_stacks_end"] - stack * (core + 1)
+            self.machine.watch(low, stack, read=True, write=True, initialised=True, owner=core)
+
+    def _open(self, address: int, size: int, *, write: bool) -> None:
+        if size > 0:
+            self.machine.watch(address, size, read=True, write=write, initialised=True)
+
+    def was_fed(self, name: str) -> None:
+        span = self.span(name)
+        self.machine.watch(span.address, span.size, read=False, write=False, initialised=True)
+
+    def span(self, name: str) -> Span:
+        buffer = self.plan.buffer_of()[name]
+        tensor = self.plan.graph.tensors.get(name)
+        size = tensor.bytes if tensor else buffer.bytes
+        return Span(name, self.regions[buffer.region] + buffer.offset, size)
+
+    def enter(self, index: int, *, answers: bool) -> None:
+        """From now on this call runs, on all cores; the last of a step is followed by its answer,
+        the loss."""
+        self.leave()
+        self.new_phase()
+        call = self.call = self.plan.calls[index]
+        inputs = [self.span(name) for name in call.inputs if name]
+        loss = [self.span(self.plan.graph.loss)] if answers else []
+        outputs = [self.span(name) for name in call.outputs if name]
+        scratch = [self.span(call.scratch)] if call.scratch else []
+        self.granted = [*outputs, *scratch, *inputs, *loss]
+        for span in [*inputs, *loss]:
+            self._grant(span, write=False, initialised=None)
+        for span in outputs:
+            replaces = self.plan.buffer_of()[span.name].region != "arena"
+            stays = replaces or any(span.meets(other) for other in inputs)
+            self._grant(span, write=True, initialised=None if stays else False)
+        for span in scratch:
+            self._grant(span, write=True, initialised=False)
+
+    def new_phase(self) -> None:
+        """Behind a barrier: a core may store where another has stored."""
+        self.machine.watch_new_phase()
+        self._give_stacks()
+
+    def leave(self) -> None:
+        for span in self.granted:
+            self._grant(span, read=False, write=False, initialised=None)
+        self.granted, self.call = [], None
+
+    def _grant(
+        self, span: Span, *, read: bool = True, write: bool, initialised: bool | None
+    ) -> None:
+        self.machine.watch(span.address, span.size, read=read, write=write, initialised=initialised)
+
+    def explain(self, reason: str) -> str:
+        """Which node did it, and to what."""
+        fault = self.machine.fault()
+        if not fault.kind.name.startswith("WATCH"):
+            return reason
+        if self.call is None:
+            return f"between two steps: {reason}; {self._what(fault)}"
+        modules = {node.name: node.module for node in self.plan.graph.nodes}
+        module = modules[self.call.nodes[0]]
+        where = f" of module '{module}'" if module else ""
+        return (
+            f"node '{self.call.name}'{where} (kernel {self.call.kernel.name}): {reason}; "
+            f"{self._what(fault)}"
+        )
+
+    def _what(self, fault: Fault) -> str:
+        """The tensor that was touched while this call runs, or the nearest before it.
+
+        Where an output takes the place of an input, a store means the one, a load the other.
+        """
+        address, loaded = fault.address, fault.kind is FaultKind.WATCH_UNINITIALISED
+        for span in reversed(self.granted) if loaded else self.granted:
+            if span.address <= address < span.end:
+                return f"that is byte {address - span.address} of '{span.name}'"
+        for span in self._alive():
+            if span.address <= address < span.end:
+                return f"that is byte {address - span.address} of '{span.name}', not its business"
+        below_end = self.place["gl_stacks_end"] - 1 - address
+        stack = self.plan.target.stack
+        if 0 <= below_end < stack * (self.plan.target.cores + 1):
+            owner = min(below_end // stack, self.plan.target.cores - 1)
+            return f"that is in or below the stack of core {owner}; each has {stack} bytes"
+        before = [span for span in self.granted if 0 <= address - span.end < FAR]
+        if before:
+            span = max(before, key=lambda s: s.end)
+            return f"that is {address - span.end} bytes past the end of '{span.name}'"
+        return "no tensor is there"
+
+    def _alive(self) -> Iterator[Span]:
+        now = self.plan.calls.index(self.call) if self.call else -1
+        for buffer in self.plan.buffers:
+            if buffer.region != "arena" or buffer.first <= now <= buffer.last:
+                address = self.regions[buffer.region] + buffer.offset
+                yield Span(buffer.tensors[-1], address, buffer.bytes)
