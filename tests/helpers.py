@@ -11,7 +11,7 @@ import torch
 from gradlet.builder import GraphBuilder
 from gradlet.graph import Array, Graph
 from gradlet.ops import OPS
-from gradlet.ops.losses import LOSSES
+from gradlet.ops.losses import LOSSES, WEIGHTED_BY
 from gradlet.recipe import Recipe
 from gradlet.train import train
 from tests.cases import Case
@@ -77,7 +77,7 @@ def _loss_graph(case: Case, seed: int) -> Graph:
     graph = Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})
     options: dict[str, Any] = dict(case.attrs)
     if weights:
-        options["class_weights"] = tuple(float(value) for value in weights[0])
+        options[WEIGHTED_BY[case.op]] = tuple(float(value) for value in weights[0])
     return train(graph, Recipe(loss=case.op, **options), second[None])
 
 

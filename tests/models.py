@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+import tests.architectures
 import tests.attention_models  # noqa: F401
 from tests.model_table import MODELS, Model, model
 

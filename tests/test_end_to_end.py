@@ -84,6 +84,8 @@ LOSSES = (
     {"loss": "nll", "class_weights": (0.5, 2.0, 1.0), "ignore_index": 1},
     *({"loss": name} for name in ("l1", "huber", "smooth_l1", "berhu", "bce_with_logits")),
     {"loss": "smooth_l1", "delta": 0.2, "reduction": "sum"},
+    {"loss": "bce_with_logits", "pos_weight": (3.0,)},
+    {"loss": "bce_with_logits", "pos_weight": (0.3, 1.0, 2.0, 4.0, 1.5)},
 )
 
 

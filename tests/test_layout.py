@@ -29,9 +29,8 @@ from gradlet.target import load as load_target
 from tests.capture.test_onnx_export import EXPORTERS, _export
 from tests.layout_models import LAYOUT_MODELS, TRANSPOSES
 from tests.models import MODELS
+from tests.networks import drawn
 from tests.test_end_to_end import assert_passes, break_file
-from tests.test_random_networks import Growing
-from tests.test_random_networks import options as hypothesis_options
 
 ALL = {**MODELS, **LAYOUT_MODELS}
 IMAGES = ("autoencoder", "decoder", "segmentation", "unet", "waves")  # their output is a map
@@ -327,60 +326,9 @@ def _factorings(count: int) -> list[tuple[int, ...]]:
     return [(count,), *pairs, *triples, *((a, 1, *rest) for a, *rest in triples)]
 
 
-class Turning(Growing):
-    """Random networks that permute, view, join and normalise as well."""
-
-    kinds = (*Growing.kinds, "turn", "turn", "join", "soft", "norm", "flat", "total", "linear")
-
-    def turn(self, x: str) -> None:
-        axes = tuple(self.draw(st.permutations(range(4))))
-        self.maps.append(self.builder.add("transpose", [x], {"axes": axes}))
-
-    def join(self, x: str) -> None:
-        attrs = {"axis": self.draw(st.integers(0, 3))}
-        self.maps.append(self.builder.add("concat", [x, x], attrs))
-
-    def soft(self, x: str) -> None:
-        self.maps.append(self.builder.add("softmax", [x], {"axis": self.draw(st.integers(0, 3))}))
-
-    def norm(self, x: str) -> None:
-        axes = self.draw(st.sampled_from(((1,), (1, 2, 3), (2, 3), (0, 2, 3), (3,))))
-        weight = self.param(*self.shape(x)[self.draw(st.integers(0, 3)) :])
-        attrs = {"axes": axes, "eps": 0.5, "center": self.draw(st.booleans())}
-        self.maps.append(self.builder.add("normalize", [x, weight], attrs))
-
-    def flat(self, x: str) -> None:
-        n, c, h, w = self.shape(x)
-        shape = self.draw(
-            st.sampled_from(((n, c * h * w, 1, 1), (n, c, 1, h * w), (n * c, h, w, 1)))
-        )
-        self.maps.append(self.builder.add("reshape", [x], {"shape": shape}))
-
-    def total(self, x: str) -> None:
-        axis = self.draw(st.integers(0, 3))
-        kept = tuple(1 if d == axis else n for d, n in enumerate(self.shape(x)))
-        y = self.builder.add("sum", [x], {"axes": (axis,)})
-        y = self.builder.add("reshape", [y], {"shape": kept})
-        self.maps.append(self.builder.add("sub", [x, y]))
-
-    def linear(self, x: str) -> None:
-        n, c, h, w = self.shape(x)
-        out = c * h * w
-        flat = self.builder.add("reshape", [x], {"shape": (n, out)})
-        attrs = {"layout": self.draw(st.sampled_from(("nn", "nt")))}
-        operands = [self.builder.add("relu", [flat]), self.param(out, out), self.param(out)]
-        y = self.builder.add("matmul", operands, attrs)
-        self.maps.append(self.builder.add("reshape", [y], {"shape": (n, c, h, w)}))
-
-
-@given(st.data())
-@settings(max_examples=150, **hypothesis_options)  # type: ignore[arg-type]
-def test_random_networks_in_hwc(data: Any) -> None:
-    growing = Turning(data.draw, data.draw(st.integers(0, 2**16)))
-    for _ in range(data.draw(st.integers(2, 10))):
-        growing.grow()
-    graph = growing.finish()
-    batch = graph.tensors[graph.outputs[0]].shape[0]
-    targets = np.random.default_rng(0).integers(0, 3, (2, batch))
-    chw, hwc = both(Captured(graph, targets), Recipe(lr=0.01))
-    assert_same_training(chw, hwc, steps=2)
+@pytest.mark.parametrize("start", range(0, 200, 50))
+def test_random_networks_in_hwc(start: int) -> None:
+    for seed in range(start, start + 50):
+        graph, recipe, targets = drawn(seed)
+        chw, hwc = both(Captured(graph, targets), recipe)
+        assert_same_training(chw, hwc, steps=2)

@@ -15,7 +15,7 @@ class Recipe:
     momentum and nesterov are SGD's; beta1, beta2 and eps are Adam's and AdamW's. A clip_norm or
     clip_value of 0 clips nothing.
     The options of a loss have the names and meanings that they have in PyTorch; `delta` is
-    Huber's, and the beta of smooth L1.
+    Huber's, and the beta of smooth L1; `pos_weight` is one number, or one for each output.
     """
 
     loss: str = "cross_entropy"
@@ -36,9 +36,17 @@ class Recipe:
     ignore_index: int = -100
     class_weights: tuple[float, ...] = ()
     delta: float = 1.0
+    pos_weight: tuple[float, ...] = ()
 
 
-LOSS_OPTIONS = ("reduction", "label_smoothing", "ignore_index", "class_weights", "delta")
+LOSS_OPTIONS = (
+    "reduction",
+    "label_smoothing",
+    "ignore_index",
+    "class_weights",
+    "delta",
+    "pos_weight",
+)
 
 
 def parse_loss(text: str | None) -> dict[str, Any]:
@@ -57,6 +65,6 @@ def parse_loss(text: str | None) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    if key == "class_weights":
+    if key in ("class_weights", "pos_weight"):
         return tuple(float(part) for part in text.split("/"))
     return {"reduction": str, "ignore_index": int}.get(key, float)(text)

@@ -13,7 +13,7 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
-from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, options_of, target_of
+from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, WEIGHTED_BY, options_of, target_of
 from gradlet.recipe import LOSS_OPTIONS, Recipe
 from gradlet.update import append_update, check_optimizer
 
@@ -66,7 +66,7 @@ def _check_recipe(recipe: Recipe) -> None:
 
 def _check_loss_options(recipe: Recipe) -> None:
     """An option that the loss does not have would be forgotten in silence."""
-    known = {*options_of(recipe.loss), *(("class_weights",) if recipe.loss in LABELLED else ())}
+    known = {*options_of(recipe.loss), WEIGHTED_BY.get(recipe.loss, "")}
     for option in LOSS_OPTIONS:
         if option not in known and getattr(recipe, option) != getattr(Recipe(), option):
             raise GradletError(f"{recipe.loss} has no option '{option}'")
@@ -107,8 +107,9 @@ def _append_loss(
         if getattr(recipe, name) != getattr(defaults, name)
     }
     operands = [scores, "target"]
-    if recipe.class_weights:
-        operands.append(builder.value("class_weights", np.asarray(recipe.class_weights), "const"))
+    weights = WEIGHTED_BY.get(recipe.loss, "")
+    if weights and getattr(recipe, weights):
+        operands.append(builder.value(weights, np.asarray(getattr(recipe, weights)), "const"))
     loss = builder.add(recipe.loss, operands, attrs, role="loss", name="loss")
     return loss, samples, stored
 
@@ -256,7 +257,7 @@ def _wanted(node: Node, needed: set[str]) -> list[str]:
 def _needs_gradient(nodes: Sequence[Node], trainable: Sequence[str]) -> set[str]:
     needed = set(trainable)
     for node in nodes:
-        if needed.intersection(node.inputs):
+        if needed.intersection(node.inputs) and not OPS[node.op].stops:
             needed.update(node.outputs)
     return needed
 

@@ -202,16 +202,23 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
             {"w": random(1, 1, 3, 3)},
         ),
         None,
-        "not supported: output_shape or auto_pad of ConvTranspose",
+        "output padding must be smaller than the stride",
     ),
-    "another rounding": (
+    "a region": (
         lambda: build_model(
-            [make("Resize", ["x", "", "s"], ["y"])],
+            [
+                make(
+                    "Resize",
+                    ["x", "", "s"],
+                    ["y"],
+                    coordinate_transformation_mode="tf_crop_and_resize",
+                )
+            ],
             {"x": [1, 1, 4, 4]},
             {"s": np.array([1, 1, 2, 2], np.float32)},
         ),
         None,
-        "not supported: Resize by mode=nearest, half_pixel, round_prefer_floor",
+        "not supported: Resize of a region of interest",
     ),
     "global pooling of volumes": (
         lambda: build_model([make("GlobalAveragePool", ["x"], ["y"])], {"x": [1, 3, 4, 4, 4]}),
@@ -227,11 +234,6 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
         lambda: build_model([make("Shape", ["x"], ["y"])], {"x": [2, 3]}),
         None,
         "output 'y': operand 'y' holds int64, not floats",
-    ),
-    "a vector of exponents": (
-        lambda: build_model([make("Pow", ["x", "w"], ["y"])], {"x": [1, 3]}, {"w": random(3)}),
-        None,
-        "Pow on x [1, 3], w [3]: not supported: an exponent that is not a single number",
     ),
     "poisoned": (_poisoned, None, "contains NaN or infinity in 1 of 1 places"),
     "huge weights": (

@@ -13,6 +13,10 @@ PAIRS = (
 )
 
 ROWS: tuple[Case, ...] = (
+    *(
+        Case("power", pair, positive=True, scale=1.5)
+        for pair in (*PAIRS, ((7,), ()), ((1,), (3, 1)))
+    ),
     *(Case("relu", (shape,)) for shape in ((1,), (7,), (2, 3, 5), (1, 16, 6, 6))),
     Case("add", ((3, 5), (3, 5))),
     Case("add", ((2, 3, 4), (4,))),

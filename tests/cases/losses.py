@@ -34,6 +34,9 @@ ROWS: tuple[Case, ...] = (
         for op in ("mse", "l1", "huber", "smooth_l1", "berhu", "bce_with_logits")
         for shape, mean in (((3, 5), True), ((1,), True), ((2, 3, 4), False), ((17,), True))
     ),
+    Case("bce_with_logits", ((4, 5), (4, 5), (5,)), frozen=(1, 2), positive=True),
+    Case("bce_with_logits", ((2, 3, 4), (2, 3, 4), (1,)), {"reduction": "sum"}, frozen=(1, 2)),
+    Case("bce_with_logits", ((7,), (7,), (7,)), frozen=(1, 2), scale=4.0),
     Case("huber", ((4, 5), (4, 5)), {"delta": 0.5}, frozen=(1,)),
     Case("smooth_l1", ((4, 5), (4, 5)), {"delta": 0.3}, frozen=(1,)),
     Case("smooth_l1", ((4, 5), (4, 5)), {"delta": 0.0}, frozen=(1,)),

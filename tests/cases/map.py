@@ -6,8 +6,20 @@ from gradlet.graph import Attrs
 from tests.cases.base import Case
 
 SHAPES = ((1,), (7,), (2, 3, 5), (9, 37))
-SIGNED = ("neg", "abs", "sigmoid", "tanh", "erf", "gelu", "gelu_tanh", "silu", "hardswish", "exp")
-POSITIVE = ("log", "sqrt", "reciprocal")
+SIGNED = (
+    "neg",
+    "abs",
+    "sigmoid",
+    "tanh",
+    "erf",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "hardswish",
+    "exp",
+    "expm1",
+)
+POSITIVE = ("log", "sqrt", "reciprocal", "root", "log1p")
 
 
 def rows(op: str, attrs: Attrs, *, scale: float = 3.0, positive: bool = False) -> list[Case]:
@@ -17,8 +29,11 @@ def rows(op: str, attrs: Attrs, *, scale: float = 3.0, positive: bool = False) -
 ROWS: tuple[Case, ...] = (
     *(row for op in SIGNED for row in rows(op, {})),
     *(row for op in POSITIVE for row in rows(op, {}, positive=True)),
+    *rows("hardshrink", {"edge": 0.5}),
+    *rows("threshold", {"threshold": 0.1, "fill": -0.3}),
+    *rows("log1p", {}, scale=0.2),
     *rows("clamp", {"low": -1.5, "high": 2.0}),
-    *rows("clamp", {"low": float("-inf"), "high": 0.5}),
+    *rows("clamp", {"low": float("-inf"), "high": 0.1}),
     *rows("hardtanh", {"low": 0.0, "high": 6.0}, scale=6.0),
     *rows("leaky_relu", {"slope": 0.01}),
     *rows("hardsigmoid", {"slope": 1 / 6, "offset": 0.5}),

@@ -75,6 +75,7 @@ class GraphImporter:
         self.module = ""
         self.missing = Missing()
         self.updates: dict[str, str] = {}
+        self.rounded = False  # whether a constant was computed in double precision
         self._constants: dict[tuple[str, Shape, bytes], str] = {}
         self._counts: Counter[str] = Counter()
 
@@ -89,6 +90,9 @@ class GraphImporter:
         return self._counts[kind] - 1
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
+        for name in inputs:
+            if 0 in self.shape(name) and op not in ("reshape", "transpose"):
+                raise Unsupported(f"an operand without elements, of shape {list(self.shape(name))}")
         for x, other in (inputs, inputs[::-1]) if op == "add" else ():
             constant = self.builder.tensors[other].role == "const"
             if constant and (self.builder.data[other] <= BLOCKED).any():
@@ -103,6 +107,7 @@ class GraphImporter:
     def constant(self, array: Array) -> str:
         """Equal ones, such as the masks of all layers, are one."""
         dtype = "f32" if array.dtype.kind == "f" else "i32"
+        self.rounded |= dtype == "f32" and bool((array.astype(np.float32) != array).any())
         key = (dtype, array.shape, np.ascontiguousarray(array).tobytes())
         if key not in self._constants:
             name = self.builder.fresh("const")
@@ -151,6 +156,12 @@ class GraphImporter:
     ) -> Graph:
         """The checked graph, without tensors that no node touches."""
         self.missing.raise_if_any(self.builder.name)
+        for name in outputs:
+            if 0 in self.shape(name):
+                raise GradletError(
+                    f"model '{self.builder.name}': its result {self.builder.tensors[name]} has no "
+                    f"elements"
+                )
         nodes = _needed(self.builder, [*outputs, *self.updates.values()])
         touched = {name for node in nodes for name in (*node.inputs, *node.outputs)}
         touched.update((*inputs, *outputs))

@@ -321,6 +321,8 @@ class _OnnxImporter(GraphImporter):
             return False  # a mask
         if self.file.kind(value):
             return self.file.kind(value) == "PARAMETER"
+        if self.target == "InstanceNormalization" and self.file.notes:
+            return len(np.unique(self.known[value])) > 1  # else the ones and zeros of the exporter
         return value in self.initialisers or self.target in _WEIGHTED
 
     def fixed(self, value: Any) -> Array | None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from gradlet.capture.aliases import Aliases, in_place
 from gradlet.capture.canonical import canonical
 from gradlet.capture.importer import GraphImporter, Unsupported, check_indices, stack_batches
-from gradlet.capture.torch_check import check_against_module, plain_attention
+from gradlet.capture.torch_check import check_against_module, copied, plain_attention
 from gradlet.capture.torch_fold import Folder
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
@@ -35,7 +35,8 @@ def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = N
     }
     graph = canonical(importer.finish(importer.inputs, importer.outputs, samples))
     check_indices(graph)
-    check_against_module(graph, module, examples, rounded=importer.known.inexact)
+    inexact = importer.known.inexact or importer.casts or importer.rounded
+    check_against_module(graph, module, examples, rounded=inexact)
     return graph
 
 
@@ -59,7 +60,7 @@ def _examples(inputs: Any) -> tuple[Any, ...]:
                 f"example input {index} has dtype {value.dtype}; floats, or indices of type int64 "
                 f"or int32, are needed"
             )
-        if value.ndim == 0 or value.shape[0] == 0:
+        if value.ndim == 0 or value.numel() == 0:
             raise GradletError(f"example input {index} has no samples: shape {list(value.shape)}")
     return tuple(v.float() if v.dtype.is_floating_point else v for v in examples)
 
@@ -82,11 +83,11 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
             )
         if not parameter.dtype.is_floating_point:
             raise GradletError(f"parameter '{path}' has dtype {parameter.dtype}")
-    module = copy.deepcopy(module).float().cpu()
+    module = copied(module).float().cpu()
     examples = tuple(value.detach().clone() for value in examples)
     try:
         with torch.enable_grad():
-            copy.deepcopy(module)(*examples)  # of a copy: a pass may change buffers
+            copied(module)(*examples)  # of a copy: a pass may change buffers
     except Exception as error:
         shapes = ", ".join(str(list(value.shape)) for value in examples)
         raise GradletError(
@@ -119,6 +120,8 @@ class _TorchImporter(GraphImporter):
         self.known = Folder(program)
         self.inputs: list[str] = []
         self.outputs: list[str] = []
+        self.casts = any(str(n.target).startswith("aten.to.") for n in program.graph.nodes)
+        self.aliases = Aliases(list(program.graph.nodes))
         self._owners: dict[tuple[int, tuple[int, ...]], str] = {}
 
     def walk(self) -> None:
@@ -158,11 +161,15 @@ class _TorchImporter(GraphImporter):
         key = (value.data_ptr(), tuple(value.shape))
         if value.numel() and key in self._owners:
             return self._owners[key]
-        role = "param" if kind == "PARAMETER" else "const"
+        role = "param" if kind == "PARAMETER" and self._trained(target) else "const"
         if not value.dtype.is_floating_point and kind != "PARAMETER":
             return target  # counters and the like: only an error if an op reads them
         self._owners[key] = self.builder.value(target, value.float().numpy(), role)
         return target
+
+    def _trained(self, target: str) -> bool:
+        """A parameter whose `requires_grad` is off stays as it is."""
+        return bool(self.program.state_dict[target].requires_grad)
 
     def _value(self, target: str) -> Any:
         return {**self.program.state_dict, **self.program.constants}[target].detach()
@@ -177,9 +184,23 @@ class _TorchImporter(GraphImporter):
             return
         if target == "<built-in function getitem>":
             self.names[node.name] = self.names[args[0].name][args[1]]
+            self.aliases.note(node, target, args[0])
             return
         result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
         self.names[node.name] = self._stand_in(node.meta.get("val")) if result is None else result
+        self.aliases.note(node, target, args[0] if args else None)
+        if in_place(target) and result is not None:
+            self._overwrite(node, target, shapes)
+
+    def _overwrite(self, node: Any, target: str, shapes: Sequence[str]) -> None:
+        if stale := self.aliases.stale(node):
+            reason = (
+                f"'{stale}', a view of what it overwrites, is read later; write it out of place"
+            )
+            self.missing.note(self.module, target, shapes, f"not supported: {reason}")
+        for name in self.aliases.overwritten(node):
+            self.names[name] = self.names[node.name]
+            self.known.values.pop(name, None)
 
     def _refuse_dynamic(self, node: Any) -> None:
         shape = list(getattr(node.meta.get("val"), "shape", ()))
@@ -203,7 +224,8 @@ class _TorchImporter(GraphImporter):
     def tensor(self, value: Any) -> str:
         name = self.names.get(value.name)
         known = self.known.values.get(value.name)
-        if name is None and known is not None and known.dtype.is_floating_point:
+        if name not in self.builder.tensors and known is not None and _is_number(known):
+            # whole numbers beside floats count as floats
             self.names[value.name] = name = self.constant(known.float().numpy().copy())
         if not isinstance(name, str) or name not in self.builder.tensors:
             raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
@@ -223,6 +245,10 @@ class _TorchImporter(GraphImporter):
         if known is None:
             raise Unsupported(f"operand '{value.name}' depends on the data; it must be a constant")
         return known
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "dtype") and value.dtype != require_torch().bool
 
 
 def _counts(node: Any, args: Sequence[Any]) -> bool:

@@ -69,9 +69,21 @@ def check_against_module(
             )
 
 
+def copied(module: Any) -> Any:
+    """A deep copy; what a hook computed from parameters (old weight_norm) is copied by value."""
+    torch = require_torch()
+    computed = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(module, computed)
+
+
 def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:
     torch = require_torch()
-    module = copy.deepcopy(module).double().cpu()
+    module = copied(module).double().cpu()
     for part in module.modules():
         if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
             part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype

@@ -12,8 +12,8 @@ HEAD = '''import torch
 import torch.nn.functional as F
 
 
-def _pad(x, start, step, size):
-    y = x.new_zeros(size)
+def _pad(x, start, step, size, value):
+    y = x.new_full(size, value)
     y[tuple(slice(a, a + (n - 1) * s + 1, s) for a, s, n in zip(start, step, x.shape))] = x
     return y
 

@@ -100,6 +100,8 @@ class Op(ABC):
     overwrites  inputs whose memory an output may take over, element for element
     overwriter  which output that is, if not the first
     view        the output is the first input's bytes under another shape
+    stops       no gradient passes
+    layouts     orders of the dimensions in memory that it takes, where it matters
     torch_source  functions that the PyTorch spelling calls
 
     Operands at the end whose names end in `?` may be left out, outputs as well.
@@ -114,6 +116,8 @@ class Op(ABC):
     overwriter: ClassVar[str] = ""
     torch_source: ClassVar[str] = ""
     view: ClassVar[bool] = False
+    stops: ClassVar[bool] = False
+    layouts: ClassVar[tuple[str, ...]] = ("any",)
 
     @abstractmethod
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...
@@ -279,28 +283,29 @@ ONNX: dict[str, FromFrontEnd] = {}
 TOML: dict[str, FromFrontEnd] = {}
 
 
-def from_torch(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
+def _spelled(
+    table: dict[str, FromFrontEnd], targets: tuple[str, ...]
+) -> Callable[[FromFrontEnd], FromFrontEnd]:
     def note(function: FromFrontEnd) -> FromFrontEnd:
-        TORCH.update(dict.fromkeys(targets, function))
+        taken = table.keys() & set(targets)
+        if taken:  # which of two files is read last would decide
+            raise ValueError(f"{', '.join(sorted(taken))}: two op files convert it")
+        table.update(dict.fromkeys(targets, function))
         return function
 
     return note
+
+
+def from_torch(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
+    return _spelled(TORCH, targets)
 
 
 def from_onnx(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
-    def note(function: FromFrontEnd) -> FromFrontEnd:
-        ONNX.update(dict.fromkeys(targets, function))
-        return function
-
-    return note
+    return _spelled(ONNX, targets)
 
 
 def from_toml(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
-    def note(function: FromFrontEnd) -> FromFrontEnd:
-        TOML.update(dict.fromkeys(targets, function))
-        return function
-
-    return note
+    return _spelled(TOML, targets)
 
 
 def pair(value: Any) -> tuple[int, int]:

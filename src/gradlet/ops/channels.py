@@ -47,6 +47,7 @@ class MapOp(Op):
     """An op whose operands and results in `maps` may have their channels last."""
 
     maps: ClassVar[tuple[str, ...]]
+    layouts: ClassVar[tuple[str, ...]] = ("chw", "hwc")
 
     @abstractmethod
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...

@@ -78,7 +78,8 @@ class Concat(Op):
 
 
 def join(imp: Importer, parts: Sequence[str], axis: int) -> str:
-    parts, axis = list(parts), axis % len(imp.shape(parts[0]))
+    axis %= len(imp.shape(parts[0]))
+    parts = [part for part in parts if 0 not in imp.shape(part)] or list(parts[:1])
     while len(parts) > 1:
         groups = [parts[i : i + MOST] for i in range(0, len(parts), MOST)]
         parts = [
@@ -98,7 +99,10 @@ def cut(imp: Importer, x: str, sizes: Sequence[int], axis: int) -> list[str]:
         start = tuple(begin if dim == axis else 0 for dim in range(len(shape)))
         extent = tuple(size if dim == axis else n for dim, n in enumerate(shape))
         attrs = {"start": start, "step": (1,) * len(shape), "size": extent}
-        parts.append(x if extent == shape else imp.add("slice", [x], attrs))
+        if size == 0:
+            parts.append(imp.constant(np.zeros(extent, np.float32)))
+        else:
+            parts.append(x if extent == shape else imp.add("slice", [x], attrs))
         begin += size
     return parts
 

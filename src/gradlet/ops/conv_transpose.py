@@ -124,15 +124,42 @@ def _onnx_conv_transpose(imp: Importer, call: Call) -> str:
     dims = len(imp.shape(operands[1])) - 2
     if dims not in (1, 2):
         raise imp.unsupported("convolution over other than one or two spatial dimensions")
-    if "output_shape" in call.attrs or call.attrs.get("auto_pad", "NOTSET") not in (
-        "NOTSET",
-        "VALID",
-    ):
-        raise imp.unsupported("output_shape or auto_pad of ConvTranspose")
     attrs: Attrs = {
         "stride": tuple(call.attrs.get("strides", [1] * dims)),
         "padding": tuple(call.attrs.get("pads", [0] * 2 * dims)),
         "dilation": tuple(call.attrs.get("dilations", [1] * dims)),
         "groups": int(call.attrs.get("group", 1)),
     }
-    return _transposed(imp, operands, attrs, call.attrs.get("output_padding", [0] * dims), bias)
+    extra = call.attrs.get("output_padding", [0] * dims)
+    auto = call.attrs.get("auto_pad", "NOTSET")
+    wanted = call.attrs.get("output_shape")
+    if wanted is None and auto.startswith("SAME"):
+        sizes = imp.shape(operands[0])[-dims:]
+        wanted = [n * stride for n, stride in zip(sizes, ints(attrs, "stride"), strict=True)]
+    if wanted is not None:
+        attrs, extra = _fitted(imp, operands, attrs, wanted, extra, auto)
+    return _transposed(imp, operands, attrs, extra, bias)
+
+
+def _fitted(
+    imp: Importer,
+    operands: list[str],
+    attrs: Attrs,
+    wanted: Sequence[int],
+    extra: Sequence[int],
+    auto: str,
+) -> tuple[Attrs, list[int]]:
+    """The padding, and the rows beyond it, that lead to a wanted size."""
+    x, w = (imp.shape(operand) for operand in operands)
+    dims = len(w) - 2
+    starts, ends, beyond = [], [], []
+    for d in range(dims):
+        reach = ints(attrs, "dilation")[d] * (w[2 + d] - 1) + 1
+        whole = ints(attrs, "stride")[d] * (x[d - dims] - 1) + reach
+        surplus = whole + extra[d] - int(wanted[-dims:][d])
+        half = max(surplus, 0) // 2
+        start = half if auto == "SAME_UPPER" else max(surplus, 0) - half
+        starts.append(start)
+        ends.append(max(surplus, 0) - start)
+        beyond.append(extra[d] - min(surplus, 0))
+    return {**attrs, "padding": (*starts, *ends)}, beyond

@@ -1,9 +1,8 @@
-"""Slices with a step, and their adjoint: a tensor laid into a larger one of zeros."""
+"""Slices with a step, and their adjoint: a tensor laid into a larger one of zeros or a number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,12 +15,14 @@ from gradlet.ops.base import (
     Lowering,
     Op,
     ShapeError,
+    Size,
     Span,
     from_onnx,
     from_torch,
     ints,
     register,
 )
+from gradlet.ops.flip import flipped
 from gradlet.ops.pointwise import merge, padded, row_major
 
 
@@ -87,12 +88,16 @@ class Slice(Op):
         return f"{ins[0]}[{', '.join(parts)}]"
 
 
+def _value(attrs: Attrs) -> float:
+    return float(attrs.get("value", 0.0))  # type: ignore[arg-type]
+
+
 @register
 class Pad(Op):
+    """`value` is what lies around the operand; nothing unless told."""
+
     name = "pad"
     inputs = ("x",)
-    linear = True
-    exact = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         size = ints(attrs, "size")
@@ -100,9 +105,15 @@ class Pad(Op):
         return (size,)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        result = np.zeros(ints(attrs, "size"), ins[0].dtype)
+        result = np.full(ints(attrs, "size"), _value(attrs), ins[0].dtype)
         result[_index(attrs, ins[0].shape)] = ins[0]
         return (result,)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """The operand is copied; the number around it may be rounded."""
+        return self.reference(attrs, np.zeros_like(ins[0]))
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
@@ -125,66 +136,35 @@ class Pad(Op):
 
     def lower(self, site: Site) -> Lowering:
         shape = site.ins[0].shape
-        sizes = {
+        sizes: dict[str, Size] = {
             "extent": padded(site.outs[0].shape, 1),
             "inner": padded(shape, 1),
             "start": padded(ints(site.attrs, "start"), 0),
             "step": padded(ints(site.attrs, "step"), 1),
+            "value": _value(site.attrs),
         }
-        return Lowering("pad", "zeros", sizes)
+        return Lowering("pad", "fill", sizes)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
-        return f"_pad({ins[0]}, {attrs['start']}, {attrs['step']}, {attrs['size']})"
+        places = f"{attrs['start']}, {attrs['step']}, {attrs['size']}"
+        return f"_pad({ins[0]}, {places}, float('{_value(attrs)}'))"
 
 
-def _pad(imp: Importer, x: str, before: Sequence[int], after: Sequence[int]) -> str:
-    """Zeros before and after each dimension; negative numbers cut off."""
-    shape = imp.shape(x)
-    steps = (1,) * len(shape)
-    if any(n < 0 for n in (*before, *after)):
-        size = tuple(
-            n + min(b, 0) + min(a, 0) for n, b, a in zip(shape, before, after, strict=True)
-        )
-        start = tuple(max(-b, 0) for b in before)
-        x = imp.add("slice", [x], {"start": start, "step": steps, "size": size})
-        shape = size
-    start = tuple(max(b, 0) for b in before)
-    size = tuple(n + b + max(a, 0) for n, b, a in zip(shape, start, after, strict=True))
-    return (
-        x if size == shape else imp.add("pad", [x], {"start": start, "step": steps, "size": size})
-    )
-
-
-def _slice(imp: Importer, x: str, cuts: Sequence[tuple[int, int, int, int]]) -> str:
+def sliced(imp: Importer, x: str, cuts: Sequence[tuple[int, int, int, int]]) -> str:
     """x cut along dimensions by (dim, start, end, step), as Python cuts."""
-    shape = imp.shape(x)
+    shape, backwards = imp.shape(x), []
     start, step, size = [0] * len(shape), [1] * len(shape), list(shape)
     for dim, begin, end, stride in cuts:
-        if stride < 1:
-            raise imp.unsupported(f"a slice with step {stride}")
         chosen = range(shape[dim])[slice(begin, end, stride)]
-        if not len(chosen):
-            raise imp.unsupported("an empty slice")
-        start[dim], step[dim], size[dim] = chosen.start, stride, len(chosen)
-    if tuple(size) == shape:
-        return x
+        if stride < 0 and chosen:
+            chosen = chosen[::-1]
+            backwards.append(dim)
+        start[dim], step[dim], size[dim] = chosen.start, abs(stride), len(chosen)
+    if 0 in size:
+        return imp.constant(np.zeros(size, np.float32))
     attrs = {"start": tuple(start), "step": tuple(step), "size": tuple(size)}
-    return imp.add("slice", [x], attrs)
-
-
-@from_torch("aten.pad.default", "aten.constant_pad_nd.default")
-def _torch_pad(imp: Importer, call: Call) -> str:
-    x, pads = imp.tensor(call.args[0]), list(call.args[1])
-    mode, value = call.arg(2, "constant"), call.arg(3, 0)
-    if call.target == "aten.constant_pad_nd.default":
-        mode, value = "constant", call.arg(2, 0)
-    if mode != "constant" or value:
-        raise imp.unsupported("padding with anything but zeros")
-    rank = len(imp.shape(x))
-    before, after = [0] * rank, [0] * rank
-    for index in range(len(pads) // 2):
-        before[rank - 1 - index], after[rank - 1 - index] = pads[2 * index : 2 * index + 2]
-    return _pad(imp, x, before, after)
+    y = x if tuple(size) == shape else imp.add("slice", [x], attrs)
+    return flipped(imp, y, backwards)
 
 
 @from_torch("aten.slice.Tensor")
@@ -192,7 +172,7 @@ def _torch_slice(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
     dim = call.arg(1, 0) % len(imp.shape(x))
     end = call.arg(3, imp.shape(x)[dim])
-    return _slice(imp, x, [(dim, call.arg(2, 0), end, call.arg(4, 1))])
+    return sliced(imp, x, [(dim, call.arg(2, 0), end, call.arg(4, 1))])
 
 
 @from_torch("aten.select.int")
@@ -201,23 +181,8 @@ def _torch_select(imp: Importer, call: Call) -> str:
     shape = imp.shape(x)
     dim = call.args[1] % len(shape)
     index = call.args[2] % shape[dim]
-    y = _slice(imp, x, [(dim, index, index + 1, 1)])
+    y = sliced(imp, x, [(dim, index, index + 1, 1)])
     return imp.add("reshape", [y], {"shape": (*shape[:dim], *shape[dim + 1 :])})
-
-
-@from_onnx("Pad")
-def _onnx_pad(imp: Importer, call: Call) -> str:
-    x = imp.tensor(call.args[0])
-    pads = [int(n) for n in imp.static(call.args[1])]
-    value: Any = 0 if call.arg(2) is None else imp.static(call.args[2])
-    if call.attrs.get("mode", "constant") != "constant" or np.any(value):
-        raise imp.unsupported("padding with anything but zeros")
-    rank = len(imp.shape(x))
-    dims = range(rank) if call.arg(3) is None else [int(d) % rank for d in imp.static(call.args[3])]
-    before, after = [0] * rank, [0] * rank
-    for index, dim in enumerate(dims):
-        before[dim], after[dim] = pads[index], pads[index + len(pads) // 2]
-    return _pad(imp, x, before, after)
 
 
 @from_onnx("Slice")
@@ -228,4 +193,4 @@ def _onnx_slice(imp: Importer, call: Call) -> str:
     dims = range(len(starts)) if call.arg(3) is None else [int(d) for d in imp.static(call.args[3])]
     steps = [1] * len(starts) if call.arg(4) is None else [int(n) for n in imp.static(call.args[4])]
     cuts = [(d % rank, a, b, s) for d, a, b, s in zip(dims, starts, ends, steps, strict=True)]
-    return _slice(imp, x, cuts)
+    return sliced(imp, x, cuts)

@@ -25,7 +25,7 @@ from gradlet.ops.base import (
 from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 
 
-class _Binary(Op):
+class Binary(Op):
     inputs = ("a", "b")
     overwrites = ("a", "b")
     compute: ClassVar[Any]  # numpy's function of two arrays
@@ -66,7 +66,7 @@ class _Binary(Op):
 
 
 @register
-class Add(_Binary):
+class Add(Binary):
     name = "add"
     linear = True
     compute = np.add
@@ -77,7 +77,7 @@ class Add(_Binary):
 
 
 @register
-class Sub(_Binary):
+class Sub(Binary):
     name = "sub"
     compute = np.subtract
     spelling = "{} - {}"
@@ -92,7 +92,7 @@ class Sub(_Binary):
 
 
 @register
-class Mul(_Binary):
+class Mul(Binary):
     name = "mul"
     compute = np.multiply
     spelling = "{} * {}"
@@ -103,7 +103,7 @@ class Mul(_Binary):
 
 
 @register
-class Div(_Binary):
+class Div(Binary):
     name = "div"
     compute = np.divide
     spelling = "{} / {}"
@@ -117,7 +117,7 @@ class Div(_Binary):
 
 
 @register
-class Wins(_Binary):
+class Wins(Binary):
     """1 where a is larger, 0 where b is, half where they tie: whom a maximum's gradient goes to."""
 
     name = "wins"
@@ -126,7 +126,7 @@ class Wins(_Binary):
     spelling = ""  # only gradients use it
 
 
-class _Extreme(_Binary):
+class _Extreme(Binary):
     exact = True
 
     def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:
@@ -201,6 +201,9 @@ _TORCH_NAMES = {
     "aten.div.Tensor": "div",
     "aten.div_.Tensor": "div",
     "aten.div.Scalar": "div",
+    "aten.true_divide.Tensor": "div",
+    "aten.multiply.Tensor": "mul",
+    "aten.divide.Tensor": "div",
     "aten.maximum.default": "maximum",
     "aten.max.other": "maximum",
     "aten.minimum.default": "minimum",

@@ -7,7 +7,6 @@ of the negated tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from gradlet.ops.base import (
     ints,
     register,
 )
-from gradlet.ops.reduce import keepdims, reduced_shape, reduction_sizes
+from gradlet.ops.reduce import keepdims, onnx_axes, reduced_shape, reduction_sizes
 
 
 def _kept(shape: Shape, axes: Sequence[int]) -> Shape:
@@ -101,7 +100,7 @@ class MaxGrad(Op):
         return Lowering("extreme", "max_grad", {**sizes, "first": int(bool(site.attrs["first"]))})
 
 
-def _largest(
+def largest(
     imp: Importer, x: str, axes: Sequence[int], keepdim: bool, *, first: bool, least: bool
 ) -> str:
     rank = len(imp.shape(x))
@@ -115,13 +114,13 @@ def _largest(
 @from_torch("aten.amax.default", "aten.amin.default")
 def _torch_amax(imp: Importer, call: Call) -> str:
     x, least = imp.tensor(call.args[0]), "amin" in call.target
-    return _largest(imp, x, call.arg(1, ()), bool(call.arg(2, False)), first=False, least=least)
+    return largest(imp, x, call.arg(1, ()), bool(call.arg(2, False)), first=False, least=least)
 
 
 @from_torch("aten.max.default", "aten.min.default")
 def _torch_max(imp: Importer, call: Call) -> str:
     x, least = imp.tensor(call.args[0]), "min" in call.target
-    return _largest(imp, x, (), False, first=False, least=least)
+    return largest(imp, x, (), False, first=False, least=least)
 
 
 @from_torch("aten.max.dim", "aten.min.dim")
@@ -129,16 +128,14 @@ def _torch_max_dim(imp: Importer, call: Call) -> list[str]:
     """The indices stay behind: an op that reads them is refused for want of a tensor."""
     x, least = imp.tensor(call.args[0]), "min" in call.target
     axes, keepdim = (int(call.args[1]),), bool(call.arg(2, False))
-    return [_largest(imp, x, axes, keepdim, first=True, least=least), ""]
+    return [largest(imp, x, axes, keepdim, first=True, least=least), ""]
 
 
 @from_onnx("ReduceMax", "ReduceMin")
 def _onnx_reduce_max(imp: Importer, call: Call) -> str:
-    axes: Any = call.attrs.get("axes")  # an operand since opset 18
-    if axes is None and call.arg(1) is not None:
-        axes = [int(axis) for axis in imp.static(call.args[1])]
+    axes = onnx_axes(imp, call)
     x, keepdim = imp.tensor(call.args[0]), bool(call.attrs.get("keepdims", 1))
-    if not axes and call.attrs.get("noop_with_empty_axes", 0):
+    if axes == []:
         return x
     least = call.target == "ReduceMin"
-    return _largest(imp, x, axes or (), keepdim, first=False, least=least)
+    return largest(imp, x, axes or (), keepdim, first=False, least=least)

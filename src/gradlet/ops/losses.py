@@ -16,6 +16,7 @@ from gradlet.ops.regression import POINTWISE
 
 LABELLED = ("cross_entropy", "nll")
 LOSSES = (*LABELLED, *POINTWISE)
+WEIGHTED_BY = {**dict.fromkeys(LABELLED, "class_weights"), "bce_with_logits": "pos_weight"}
 REDUCTIONS = ("mean", "sum")
 DEFAULTS: Attrs = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
 

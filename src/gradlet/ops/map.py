@@ -171,6 +171,15 @@ def _between(x: Array, low: float, high: float) -> Array:
     return ((x > low) & (x < high)).astype(x.dtype)
 
 
+def _set(x: Array, low: float, high: float) -> Array:
+    """The size of a limit where it takes the place of an element; what is copied loses nothing."""
+    return np.where(x < low, abs(low), np.where(x > high, abs(high), 0.0))
+
+
+def _nothing(x: Array, a: float, b: float) -> Array:
+    return np.zeros_like(x)
+
+
 def _softplus(x: Array, beta: float, threshold: float) -> Array:
     return np.where(x * beta > threshold, x, np.logaddexp(0, beta * x) / beta)
 
@@ -191,7 +200,9 @@ FUNCTIONS = (
         _inside,
         "{x}.clamp({a}, {b})",
         numbers=("low", "high"),
-        exact=True,
+        roundings=1,
+        value_size=_set,
+        slope_size=_nothing,
     ),
     Function(
         "hardtanh",
@@ -199,7 +210,9 @@ FUNCTIONS = (
         _between,
         "F.hardtanh({x}, {a}, {b})",
         numbers=("low", "high"),
-        exact=True,
+        roundings=1,
+        value_size=_set,
+        slope_size=_nothing,
     ),
     Function(
         "affine",
@@ -302,6 +315,41 @@ FUNCTIONS = (
     Function("exp", lambda x, a, b: np.exp(x), lambda y, a, b: y, "{x}.exp()", of="y", roundings=8),
     Function("log", lambda x, a, b: np.log(x), lambda x, a, b: 1 / x, "{x}.log()", roundings=8),
     Function("sqrt", lambda x, a, b: np.sqrt(x), lambda y, a, b: 0.5 / y, "{x}.sqrt()", of="y"),
+    Function(
+        "root",  # as sqrt, but nothing passes at 0: what a length or a deviation is made of
+        lambda x, a, b: np.sqrt(x),
+        lambda y, a, b: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)),
+        "(torch.where({x} == 0, 1.0, {x}).sqrt() * ({x} != 0))",
+        of="y",
+    ),
+    Function(
+        "expm1", lambda x, a, b: np.expm1(x), lambda x, a, b: np.exp(x), "{x}.expm1()", roundings=8
+    ),
+    Function(
+        "log1p",
+        lambda x, a, b: np.log1p(x),
+        lambda x, a, b: 1 / (1 + x),
+        "{x}.log1p()",
+        roundings=8,
+    ),
+    Function(
+        "hardshrink",
+        lambda x, a, b: np.where(np.abs(x) <= a, 0, x),
+        lambda x, a, b: np.where(np.abs(x) <= a, 0.0, 1.0),
+        "F.hardshrink({x}, {a})",
+        numbers=("edge",),
+        exact=True,
+    ),
+    Function(
+        "threshold",
+        lambda x, a, b: np.where(x <= a, b, x),
+        lambda x, a, b: np.where(x <= a, 0.0, 1.0),
+        "F.threshold({x}, {a}, {b})",
+        numbers=("threshold", "fill"),
+        roundings=1,
+        value_size=lambda x, a, b: np.where(x <= a, abs(b), 0.0),
+        slope_size=_nothing,
+    ),
     Function("reciprocal", lambda x, a, b: 1 / x, lambda y, a, b: -y * y, "1 / {x}", of="y"),
     Function(
         "pow",

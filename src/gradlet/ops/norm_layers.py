@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.errors import GradletError
 from gradlet.graph import Attrs
 from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.elementwise import affine
@@ -95,13 +96,26 @@ def _torch_group_norm(imp: Importer, call: Call) -> str:
 @from_torch("aten.instance_norm.default")
 def _torch_instance_norm(imp: Importer, call: Call) -> str:
     x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
-    mean, var, own, _, eps = call.args[3:8]
+    mean, var, own, momentum, eps = call.args[3:8]
     if not own:
         given = [imp.tensor(mean), imp.tensor(var)]
         return imp.add("frozen_norm", [x, *given, *weights], {"eps": float(eps)})
     if mean is not None:
-        raise imp.unsupported("an instance norm that tracks running statistics")
+        _track_instances(imp, x, imp.tensor(mean), imp.tensor(var), float(momentum))
     return _instances(imp, x, weights, float(eps))
+
+
+def _track_instances(imp: Importer, x: str, mean: str, var: str, momentum: float) -> None:
+    """As with a batch, but the variances of single maps are averaged."""
+    batch, _, *inner = imp.shape(x)
+    count = int(np.prod(inner, dtype=int))
+    whole, each = (0, *range(2, len(inner) + 2)), tuple(range(2, len(inner) + 2))
+    means = affine(imp, imp.add("sum", [x], {"axes": whole}), 1 / (count * batch))
+    variances = imp.add("sum", [imp.add("variance", [x], {"axes": each})], {"axes": (0,)})
+    step = {"momentum": momentum, "scale": 1.0}
+    imp.update(mean, imp.add("blend", [mean, means], step))
+    step["scale"] = count / ((count - 1) * batch)
+    imp.update(var, imp.add("blend", [var, variances], step))
 
 
 def _instances(imp: Importer, x: str, weights: Sequence[str], eps: float) -> str:
@@ -112,13 +126,42 @@ def _instances(imp: Importer, x: str, weights: Sequence[str], eps: float) -> str
 
 
 @from_onnx("BatchNormalization")
-def _onnx_batch_norm(imp: Importer, call: Call) -> str:
-    if call.attrs.get("training_mode", 0):
-        raise imp.unsupported("training_mode: PyTorch exports it wrong; capture the module itself")
-    x, mean, var = (imp.tensor(call.args[i]) for i in (0, 3, 4))
-    weights = _optional(imp, call.args[1:3])
-    eps = {"eps": float(call.attrs.get("epsilon", 1e-5))}
-    return imp.add("frozen_norm", [x, mean, var, *weights], eps)
+def _onnx_batch_norm(imp: Importer, call: Call) -> list[str]:
+    """In training ONNX keeps the variance as it is, where PyTorch takes out its bias."""
+    x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
+    eps = float(call.attrs.get("epsilon", 1e-5))
+    if not call.attrs.get("training_mode", 0):
+        given = [_statistic(imp, value) for value in call.args[3:5]]
+        return [imp.add("frozen_norm", [x, *given, *weights], {"eps": eps})]
+    mean, var = (imp.tensor(value) for value in call.args[3:5])
+    shape = imp.shape(x)
+    axes = tuple(dim for dim in range(len(shape)) if dim != 1)
+    count = int(np.prod([shape[axis] for axis in axes], dtype=int))
+    step = {"momentum": 1 - float(call.attrs.get("momentum", 0.9)), "scale": 1.0}
+    means = affine(imp, imp.add("sum", [x], {"axes": axes}), 1 / count)
+    running = [
+        imp.add("blend", [mean, means], step),
+        imp.add("blend", [var, imp.add("variance", [x], {"axes": axes})], step),
+    ]
+    for place, old, new in zip(call.args[3:5], (mean, var), running, strict=True):
+        if _is_stored(imp, place):
+            imp.update(old, new)
+    column = (shape[1], *(1,) * (len(shape) - 2))
+    y = imp.add("normalize", [x, *_shaped(imp, weights, column)], _attrs(axes, eps))
+    return [y, *running]
+
+
+def _statistic(imp: Importer, value: Any) -> str:
+    """Exporters store equal tensors once, so that a fresh mean may be some layer's bias as well."""
+    return imp.constant(imp.static(value)) if _is_stored(imp, value) else imp.tensor(value)
+
+
+def _is_stored(imp: Importer, value: Any) -> bool:
+    try:
+        imp.static(value)
+    except GradletError:
+        return False
+    return True
 
 
 @from_onnx("LayerNormalization", "RMSNormalization")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gradlet.graph import Attrs
+from gradlet.ops.adaptive_max import adaptive_max
 from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch, ints, pair
 from gradlet.ops.line import batched
 from gradlet.ops.window import onnx_padding, toml_padding, window
@@ -100,9 +101,7 @@ def _adaptive(imp: Importer, op: str, x: str, wanted: Sequence[int | None]) -> s
     result = pair([n if want is None else want for n, want in zip(size, wanted, strict=True)])
     if any(n % want for n, want in zip(size, result, strict=True)):
         if op == "max_pool2d":
-            raise imp.unsupported(
-                f"an adaptive maximum of {size} to {result}, which must divide it"
-            )
+            return adaptive_max(imp, x, result)
         return batched(imp, "resample2d", [x], {"size": result, "method": "mean"}, 4)
     count_pad = True if op == "avg_pool2d" else None
     kernel = [n // want for n, want in zip(size, result, strict=True)]
@@ -142,9 +141,29 @@ def _onnx_pool(imp: Importer, call: Call) -> str:
         start, end = call.attrs.get("pads", [0, 0])
         flat = Call(call.target, (), {**call.attrs, **lines, "pads": [0, start, 0, end]})
         return _flat(imp, x, lambda plane: _onnx_planes(imp, flat, plane))
+    if rank == 5 and _is_one_deep(call):  # as a local response norm pools its channels
+        *lead, depth, h, w = imp.shape(x)
+        pads = call.attrs.get("pads", [0] * 6)
+        sides = {
+            "kernel_shape": [call.need("kernel_shape")[0], 1],
+            "pads": [pads[0], 0, pads[3], 0],
+        }
+        sides["strides"] = [call.attrs.get("strides", [1])[0], 1]
+        planes = Call(call.target, (), {**call.attrs, **sides, "dilations": [1, 1]})
+        x = imp.add("reshape", [x], {"shape": (*lead, depth, h * w)})
+        y = _onnx_planes(imp, planes, x)
+        return imp.add("reshape", [y], {"shape": (*lead, imp.shape(y)[-2], h, w)})
     if rank != 4:
         raise imp.unsupported("pooling over other than one or two spatial dimensions")
     return _onnx_planes(imp, call, x)
+
+
+def _is_one_deep(call: Call) -> bool:
+    """Whether windows over three dimensions have only one extent, the first."""
+    strides, dilations = (call.attrs.get(key, [1, 1, 1]) for key in ("strides", "dilations"))
+    pads = call.attrs.get("pads", [0] * 6)
+    flat = [*call.need("kernel_shape")[1:], *strides[1:], *dilations]
+    return all(n == 1 for n in flat) and not any((*pads[1:3], *pads[4:6]))
 
 
 _PER_DIM = ("kernel_shape", "strides", "dilations")

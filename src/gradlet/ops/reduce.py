@@ -140,23 +140,23 @@ def keepdims(imp: Importer, y: str, full: Shape, axes: Sequence[int]) -> str:
     return imp.add("reshape", [y], {"shape": kept})
 
 
-def _chosen(imp: Importer, x: str, axes: Sequence[int] | None) -> list[int]:
+def chosen_axes(imp: Importer, x: str, axes: Sequence[int] | None) -> list[int]:
     rank = len(imp.shape(x))
     return sorted({axis % rank for axis in axes}) if axes else list(range(rank))
 
 
-def _sum(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:
-    chosen = _chosen(imp, x, axes)
+def summed(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:
+    chosen = chosen_axes(imp, x, axes)
     y = imp.add("sum", [x], {"axes": tuple(chosen)}) if chosen else x
     return keepdims(imp, y, imp.shape(x), chosen) if keepdim else y
 
 
 def _mean(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:
-    chosen, rank = _chosen(imp, x, axes), len(imp.shape(x))
+    chosen, rank = chosen_axes(imp, x, axes), len(imp.shape(x))
     if chosen == [rank - 2, rank - 1] and rank in (3, 4):
         y = global_average(imp, x)
         return y if keepdim else imp.add("reshape", [y], {"shape": imp.shape(y)[:-2]})
-    return affine(imp, _sum(imp, x, axes, keepdim), 1 / _count(imp, x, chosen))
+    return affine(imp, summed(imp, x, axes, keepdim), 1 / _count(imp, x, chosen))
 
 
 def _count(imp: Importer, x: str, axes: Sequence[int]) -> int:
@@ -166,11 +166,11 @@ def _count(imp: Importer, x: str, axes: Sequence[int]) -> int:
 def _variance(
     imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool, correction: float
 ) -> str:
-    count = _count(imp, x, _chosen(imp, x, axes))
+    count = _count(imp, x, chosen_axes(imp, x, axes))
     if count - correction <= 0:
         raise imp.unsupported(f"a variance of {count} elements with a correction of {correction}")
     away = imp.add("sub", [x, _mean(imp, x, axes, True)])
-    total = _sum(imp, imp.add("mul", [away, away]), axes, keepdim)
+    total = summed(imp, imp.add("mul", [away, away]), axes, keepdim)
     return affine(imp, total, 1 / (count - correction))
 
 
@@ -187,14 +187,14 @@ def _torch_var(imp: Importer, call: Call) -> str:
     x, axes, correction, keepdim = call.args[:4]
     divisor = 1.0 if correction is None else float(correction)
     y = _variance(imp, imp.tensor(x), axes, bool(keepdim), divisor)
-    return y if "var" in call.target else imp.add("sqrt", [y])
+    return y if "var" in call.target else imp.add("root", [y])
 
 
 @from_torch("aten.sum.dim_IntList", "aten.sum.default")
 def _torch_sum(imp: Importer, call: Call) -> str:
     axes = call.arg(1) if call.target == "aten.sum.dim_IntList" else None
     keepdim = axes is not None and bool(call.arg(2, False))
-    return _sum(imp, imp.tensor(call.args[0]), axes, keepdim)
+    return summed(imp, imp.tensor(call.args[0]), axes, keepdim)
 
 
 @from_torch("aten.expand.default")
@@ -206,16 +206,23 @@ def _torch_expand(imp: Importer, call: Call) -> str:
     return x if tuple(shape) == own else imp.add("expand", [x], {"shape": tuple(shape)})
 
 
+def onnx_axes(imp: Importer, call: Call) -> list[int] | None:
+    """What to reduce: None for everything, an empty list for nothing."""
+    axes: Any = call.attrs.get("axes")  # an operand since opset 13 or 18
+    if axes is None and call.arg(1) is not None:
+        axes = imp.static(call.args[1])
+    chosen = [] if axes is None else [int(axis) for axis in axes]
+    return chosen if chosen or call.attrs.get("noop_with_empty_axes", 0) else None
+
+
 @from_onnx("ReduceMean", "ReduceSum")
 def _onnx_reduce(imp: Importer, call: Call) -> str:
-    axes: Any = call.attrs.get("axes")  # an operand since opset 13 (sum) or 18 (mean)
-    if axes is None and call.arg(1) is not None:
-        axes = [int(axis) for axis in imp.static(call.args[1])]
+    axes = onnx_axes(imp, call)
     x, keepdim = imp.tensor(call.args[0]), bool(call.attrs.get("keepdims", 1))
-    if not axes and call.attrs.get("noop_with_empty_axes", 0):
+    if axes == []:
         return x
     if call.target == "ReduceSum":
-        return _sum(imp, x, axes, keepdim)
+        return summed(imp, x, axes, keepdim)
     return _mean(imp, x, axes, keepdim)
 
 

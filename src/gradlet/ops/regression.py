@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from gradlet.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, register
 from gradlet.ops.pointwise import same_index_axes
 
-Formula = Callable[[Array, Array, float], Array]
-"""Of the output, the target, and delta."""
+Formula = Callable[[Array, Array, Any], Array]
+"""Of the output, the target, and delta, or the weights of positive targets."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ TABLE = (
     Loss("berhu", _berhu, _berhu_slope, "_berhu({x}, {t}, {r})", _distance),
     Loss(
         "bce_with_logits",
-        lambda x, t, d: np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x))),
-        lambda x, t, d: _sigmoid(x) - t,
-        "F.binary_cross_entropy_with_logits({x}, {t}, reduction={r})",
-        lambda x, t, d: np.abs(x) + np.abs(x * t) + 1 + np.abs(t),
+        lambda x, t, d: (1 - t) * x + (1 + (d - 1) * t) * np.logaddexp(0, -x),
+        lambda x, t, d: (1 - t) - (1 + (d - 1) * t) * _sigmoid(-x),
+        "F.binary_cross_entropy_with_logits({x}, {t}, reduction={r}, pos_weight={p})",
+        lambda x, t, d: np.abs(x) + np.abs(x * t) + (1 + np.abs(t)) * (1 + np.abs(d * x)),
     ),
 )
 POINTWISE = tuple(row.name for row in TABLE)
@@ -104,13 +104,21 @@ def _divisor(attrs: Attrs, count: int) -> int:
     return count if attrs.get("reduction", "mean") == "mean" else 1
 
 
+def _number(attrs: Attrs, weights: Sequence[Array]) -> Any:
+    return weights[0] if weights else _delta(attrs)
+
+
 class _Pointwise(Op):
     row: ClassVar[Loss]
 
     def lower(self, site: Site) -> Lowering:
-        count = site.ins[0].elements
-        mean = int(_divisor(site.attrs, 2) == 2)
-        sizes = {"count": count, "mean": mean, "delta": _delta(site.attrs)}
+        weights = self.operand(site, "pos_weight") if "pos_weight?" in self.inputs else None
+        sizes = {
+            "count": site.ins[0].elements,
+            "mean": int(_divisor(site.attrs, 2) == 2),
+            "weights": weights.elements if weights else 1,
+            "delta": _delta(site.attrs),
+        }
         return Lowering("regression", self.name, sizes)
 
 
@@ -121,17 +129,19 @@ class _Forward(_Pointwise):
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if ins[0] != ins[1]:
             raise ShapeError("output and target differ in shape")
+        if any(weights not in ((1,), ins[0][-1:]) for weights in ins[2:]):
+            raise ShapeError(f"one weight, or one for each of {ins[0][-1:]} outputs, is needed")
         return ((),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        total = self.row.value(ins[0], ins[1], _delta(attrs)).sum()
+        total = self.row.value(ins[0], ins[1], _number(attrs, ins[2:])).sum()
         return (np.asarray(total / _divisor(attrs, ins[0].size)),)
 
     def magnitude(
         self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         """Every term errs by its slope times what the difference loses, and by its own rounding."""
-        x, target, delta = ins[0], ins[1], _delta(attrs)
+        x, target, delta = ins[0], ins[1], _number(attrs, ins[2:])
         terms = np.abs(self.row.slope(x, target, delta)) * self.row.size(x, target, delta)
         total = (np.abs(self.row.value(x, target, delta)) + terms / terms.size).sum()
         return (np.asarray(total / _divisor(attrs, ins[0].size)),)
@@ -139,7 +149,9 @@ class _Forward(_Pointwise):
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, str]:
-        return {"x": emit.add(f"{self.name}_grad", [*site.node.inputs, grads[0]], site.attrs)}
+        x, target, *weights = site.node.inputs
+        operands = [x, target, grads[0], *weights]
+        return {"x": emit.add(f"{self.name}_grad", operands, site.attrs)}
 
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, site.ins[0].elements)
@@ -152,7 +164,10 @@ class _Forward(_Pointwise):
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         reduction = repr(attrs.get("reduction", "mean"))
-        return self.row.torch.format(x=ins[0], t=ins[1], delta=_delta(attrs), r=reduction)
+        weights = ins[2] if len(ins) > 2 else None
+        return self.row.torch.format(
+            x=ins[0], t=ins[1], delta=_delta(attrs), r=reduction, p=weights
+        )
 
 
 class _Gradient(_Pointwise):
@@ -164,7 +179,7 @@ class _Gradient(_Pointwise):
         return (ins[0],)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        slope = self.row.slope(ins[0], ins[1], _delta(attrs))
+        slope = self.row.slope(ins[0], ins[1], _number(attrs, ins[3:]))
         return (slope * (ins[2] / _divisor(attrs, ins[0].size)),)
 
     def work(self, site: Site) -> Work:
@@ -182,14 +197,20 @@ class _SigmoidGradient(_Gradient):
     def magnitude(
         self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        size = _sigmoid(ins[0]) + np.abs(ins[1])
+        weights = 1 + (_number(attrs, ins[3:]) - 1) * ins[1]
+        size = 1 + np.abs(ins[1]) + np.abs(weights * _sigmoid(-ins[0]))
         return (size * np.abs(ins[2] / _divisor(attrs, ins[0].size)),)
 
 
 def _define(row: Loss) -> None:
-    register(type(row.name, (_Forward,), {"name": row.name, "row": row}))
-    base = _SigmoidGradient if row.name == "bce_with_logits" else _Gradient
+    forward: dict[str, object] = {"name": row.name, "row": row}
     facts: dict[str, object] = {"name": f"{row.name}_grad", "row": row}
+    base = _Gradient
+    if row.name == "bce_with_logits":
+        base = _SigmoidGradient
+        forward["inputs"] = (*_Forward.inputs, "pos_weight?")
+        facts["inputs"] = (*_Gradient.inputs, "pos_weight?")
+    register(type(row.name, (_Forward,), forward))
     if row.name == "berhu":  # every core reads all elements for the largest distance
         facts["overwrites"] = ()
     register(type(f"{row.name}_grad", (base,), facts))

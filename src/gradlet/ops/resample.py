@@ -7,6 +7,7 @@ aligned) or mean (adaptive pooling).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,6 +30,7 @@ from gradlet.ops.base import (
 )
 from gradlet.ops.channels import MapOp, spatial
 from gradlet.ops.line import batched
+from gradlet.ops.resize import Rule, resized
 
 METHODS = ("nearest", "linear", "corners", "mean")
 
@@ -157,11 +159,12 @@ def _resampled(imp: Importer, x: str, size: Sequence[int], method: str) -> str:
     return imp.add("reshape", [y], {"shape": (*shape[:2], size[0])})
 
 
-def _scaled(imp: Importer, size: Sequence[int], scales: Sequence[float]) -> list[int]:
-    result = [n * scale for n, scale in zip(size, scales, strict=True)]
-    if any(value != int(value) for value in result):
-        raise imp.unsupported(f"scaling {tuple(size)} by {tuple(scales)}: no whole number of rows")
-    return [int(value) for value in result]
+def _scaled(size: Sequence[int], scales: Sequence[float]) -> list[int]:
+    return [math.floor(n * scale) for n, scale in zip(size, scales, strict=True)]
+
+
+def _whole(size: Sequence[int], result: Sequence[int], scales: Sequence[float]) -> bool:
+    return all(abs(n * s - m) < 1e-6 for n, m, s in zip(size, result, scales, strict=True))
 
 
 @from_torch(
@@ -169,14 +172,33 @@ def _scaled(imp: Importer, size: Sequence[int], scales: Sequence[float]) -> list
     "aten.upsample_nearest2d.vec",
     "aten.upsample_linear1d.vec",
     "aten.upsample_bilinear2d.vec",
+    "aten._upsample_nearest_exact1d.vec",
+    "aten._upsample_nearest_exact2d.vec",
+    "aten.upsample_bicubic2d.vec",
 )
 def _torch_upsample(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
     size, scales = call.args[1], call.args[-1]
-    method = "nearest"
-    if "linear" in call.target:
-        method = "corners" if call.args[2] else "linear"
-    return _resampled(imp, x, size or _scaled(imp, imp.shape(x)[2:], scales), method)
+    shape = imp.shape(x)[2:]
+    result = [int(n) for n in size] if size else _scaled(shape, scales)
+    scales = scales or [m / n for n, m in zip(shape, result, strict=True)]
+    corners = "nearest" not in call.target and bool(call.args[2])
+    known = not ("exact" in call.target or "cubic" in call.target)
+    if known and (size or corners or _whole(shape, result, scales)):
+        linear = "corners" if corners else "linear"
+        return _resampled(imp, x, result, linear if "linear" in call.target else "nearest")
+    place = "align_corners" if corners else "half_pixel"
+    rule = Rule("cubic" if "cubic" in call.target else "linear", place)
+    if "nearest" in call.target:
+        exact = "exact" in call.target
+        rule = Rule(
+            "nearest",
+            "half_pixel" if exact else "asymmetric",
+            "round_prefer_ceil" if exact else "floor",
+        )
+    if corners:  # the scale that is given plays no part
+        scales = [m / n for n, m in zip(shape, result, strict=True)]
+    return resized(imp, x, rule, (*imp.shape(x)[:2], *result), (1.0, 1.0, *scales))
 
 
 @from_onnx("Resize")
@@ -186,25 +208,51 @@ def _onnx_resize(imp: Importer, call: Call) -> str:
     mode = call.attrs.get("mode", "nearest")
     place = call.attrs.get("coordinate_transformation_mode", "half_pixel")
     rounding = call.attrs.get("nearest_mode", "round_prefer_floor")
+    wanted, scales = _onnx_sizes(imp, call, shape)
     method = {
         ("nearest", "asymmetric"): "nearest" if rounding == "floor" else "",
         ("linear", "half_pixel"): "linear",
         ("linear", "pytorch_half_pixel"): "linear",
         ("linear", "align_corners"): "corners",
     }.get((mode, place), "")
-    if (
-        not method
-        or len(shape) not in (3, 4)
-        or "axes" in call.attrs
-        or call.attrs.get("antialias")
-    ):
-        raise imp.unsupported(f"Resize by mode={mode}, {place}, {rounding}")
-    if call.arg(3) is not None:
-        wanted = [int(n) for n in imp.static(call.args[3])]
-    else:
-        wanted = _scaled(imp, shape, [float(s) for s in imp.static(call.args[2])])
-    if tuple(wanted[:2]) != shape[:2]:
-        raise imp.unsupported("another size of batch or channels")
+    if place == "tf_crop_and_resize":
+        raise imp.unsupported("Resize of a region of interest (tf_crop_and_resize)")
     if place == "pytorch_half_pixel" and 1 in wanted[2:]:
         raise imp.unsupported("pytorch_half_pixel to a single row or column")
-    return _resampled(imp, x, wanted[2:], method)
+    antialias = bool(call.attrs.get("antialias", 0))
+    if antialias and mode == "cubic":
+        raise imp.unsupported("antialiasing of cubic interpolation")
+    planes = len(shape) in (3, 4) and tuple(wanted[:2]) == shape[:2]
+    if method and planes and not antialias and _whole(shape, wanted, scales):
+        return _resampled(imp, x, wanted[2:], method)
+    rule = Rule(
+        mode,
+        place,
+        rounding,
+        float(call.attrs.get("cubic_coeff_a", -0.75)),
+        antialias,
+        bool(call.attrs.get("exclude_outside", 0)),
+    )
+    return resized(imp, x, rule, wanted, scales)
+
+
+def _onnx_sizes(imp: Importer, call: Call, shape: Shape) -> tuple[list[int], list[float]]:
+    """Sizes and scales of all dimensions, from either of them, for some dimensions or for all."""
+    rank = len(shape)
+    axes = [int(axis) % rank for axis in call.attrs.get("axes", range(rank))]
+    sizes, scales = list(shape), [1.0] * rank
+    if call.arg(3) is None:
+        for axis, scale in zip(axes, imp.static(call.args[2]), strict=True):
+            scales[axis] = scale  # single precision, in which ONNX's evaluator finds the places
+        return _scaled(shape, scales), scales
+    given = dict(zip(axes, (int(n) for n in imp.static(call.args[3])), strict=True))
+    policy = call.attrs.get("keep_aspect_ratio_policy", "stretch")
+    if policy != "stretch":
+        pick = min if policy == "not_larger" else max
+        common = pick(size / shape[axis] for axis, size in given.items())
+        for axis in given:
+            sizes[axis], scales[axis] = math.floor(common * shape[axis] + 0.5), common
+        return sizes, scales
+    for axis, size in given.items():
+        sizes[axis], scales[axis] = size, size / shape[axis]
+    return sizes, scales

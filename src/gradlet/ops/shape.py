@@ -109,7 +109,7 @@ def _permute_sizes(shape: Shape, strides: tuple[int, ...]) -> dict[str, Size]:
     return {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": 0}
 
 
-def _reshape(imp: Importer, x: str, shape: Sequence[int]) -> str:
+def reshaped(imp: Importer, x: str, shape: Sequence[int]) -> str:
     """Reshape with at most one -1; nothing is added when the shape stays."""
     own = imp.shape(x)
     target = [int(extent) for extent in shape]
@@ -124,10 +124,10 @@ def _reshape(imp: Importer, x: str, shape: Sequence[int]) -> str:
 def _flatten(imp: Importer, x: str, start: int, end: int) -> str:
     shape = imp.shape(x)
     start, end = start % max(len(shape), 1), end % max(len(shape), 1)
-    return _reshape(imp, x, (*shape[:start], -1, *shape[end + 1 :]))
+    return reshaped(imp, x, (*shape[:start], -1, *shape[end + 1 :]))
 
 
-def _transpose(imp: Importer, x: str, axes: Sequence[int]) -> str:
+def transposed(imp: Importer, x: str, axes: Sequence[int]) -> str:
     rank = len(imp.shape(x))
     order = tuple(int(axis) % max(rank, 1) for axis in axes)
     return x if order == tuple(range(rank)) else imp.add("transpose", [x], {"axes": order})
@@ -138,7 +138,7 @@ def swapped(imp: Importer, x: str, first: int = -2, second: int = -1) -> str:
     axes = list(range(len(imp.shape(x))))
     if axes:
         axes[first], axes[second] = axes[second], axes[first]
-    return _transpose(imp, x, axes)
+    return transposed(imp, x, axes)
 
 
 def _unsqueeze(imp: Importer, x: str, axes: Sequence[int]) -> str:
@@ -146,18 +146,30 @@ def _unsqueeze(imp: Importer, x: str, axes: Sequence[int]) -> str:
     rank = len(shape) + len(axes)
     for axis in sorted(int(axis) % rank for axis in axes):
         shape.insert(axis, 1)
-    return _reshape(imp, x, shape)
+    return reshaped(imp, x, shape)
 
 
 def _squeeze(imp: Importer, x: str, axes: Sequence[int] | None) -> str:
     shape = imp.shape(x)
     gone = range(len(shape)) if axes is None else [int(axis) % len(shape) for axis in axes]
-    return _reshape(imp, x, [n for dim, n in enumerate(shape) if dim not in gone or n != 1])
+    return reshaped(imp, x, [n for dim, n in enumerate(shape) if dim not in gone or n != 1])
 
 
 @from_torch("aten.view.default", "aten.reshape.default")
 def _torch_view(imp: Importer, call: Call) -> str:
-    return _reshape(imp, imp.tensor(call.args[0]), call.args[1])
+    return reshaped(imp, imp.tensor(call.args[0]), call.args[1])
+
+
+@from_torch("aten.ravel.default")
+def _torch_ravel(imp: Importer, call: Call) -> str:
+    return reshaped(imp, imp.tensor(call.args[0]), (-1,))
+
+
+@from_torch("aten.atleast_1d.default", "aten.atleast_2d.default")
+def _torch_atleast(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    missing = max(0, int(call.target[len("aten.atleast_")]) - len(imp.shape(x)))
+    return reshaped(imp, x, (*(1,) * missing, *imp.shape(x)))
 
 
 @from_torch("aten.flatten.using_ints")
@@ -165,12 +177,12 @@ def _torch_flatten(imp: Importer, call: Call) -> str:
     return _flatten(imp, imp.tensor(call.args[0]), call.arg(1, 0), call.arg(2, -1))
 
 
-@from_torch("aten.unsqueeze.default")
+@from_torch("aten.unsqueeze.default", "aten.unsqueeze_.default")
 def _torch_unsqueeze(imp: Importer, call: Call) -> str:
     return _unsqueeze(imp, imp.tensor(call.args[0]), [call.args[1]])
 
 
-@from_torch("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
+@from_torch("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_.dim")
 def _torch_squeeze(imp: Importer, call: Call) -> str:
     axes = call.arg(1)
     return _squeeze(imp, imp.tensor(call.args[0]), [axes] if isinstance(axes, int) else axes)
@@ -178,7 +190,7 @@ def _torch_squeeze(imp: Importer, call: Call) -> str:
 
 @from_torch("aten.permute.default")
 def _torch_permute(imp: Importer, call: Call) -> str:
-    return _transpose(imp, imp.tensor(call.args[0]), call.args[1])
+    return transposed(imp, imp.tensor(call.args[0]), call.args[1])
 
 
 @from_torch("aten.transpose.int", "aten.t.default", "aten.numpy_T.default")
@@ -191,8 +203,7 @@ def _torch_transpose(imp: Importer, call: Call) -> str:
     "aten.contiguous.default",
     "aten.clone.default",
     "aten.alias.default",
-    "aten.detach.default",
-    "aten.detach_.default",
+    "aten.type_as.default",
     "aten.lift_fresh_copy.default",
 )
 @from_onnx("Identity")
@@ -207,7 +218,7 @@ def _onnx_reshape(imp: Importer, call: Call) -> str:
     if not call.attrs.get("allowzero", 0):
         own = imp.shape(x)
         target = [own[dim] if extent == 0 else extent for dim, extent in enumerate(target)]
-    return _reshape(imp, x, target)
+    return reshaped(imp, x, target)
 
 
 @from_onnx("Flatten")
@@ -216,13 +227,13 @@ def _onnx_flatten(imp: Importer, call: Call) -> str:
     shape = imp.shape(x)
     axis = call.attrs.get("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
-    return _reshape(imp, x, (int(np.prod(shape[:axis], dtype=int)), -1))
+    return reshaped(imp, x, (int(np.prod(shape[:axis], dtype=int)), -1))
 
 
 @from_onnx("Transpose")
 def _onnx_transpose(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
-    return _transpose(imp, x, call.attrs.get("perm", range(len(imp.shape(x)))[::-1]))
+    return transposed(imp, x, call.attrs.get("perm", range(len(imp.shape(x)))[::-1]))
 
 
 @from_onnx("Squeeze", "Unsqueeze")
@@ -241,9 +252,9 @@ def _toml_flatten(imp: Importer, call: Call) -> str:
 
 @from_toml("reshape")
 def _toml_reshape(imp: Importer, call: Call) -> str:
-    return _reshape(imp, call.args[0], (imp.shape(call.args[0])[0], *call.need("shape")))
+    return reshaped(imp, call.args[0], (imp.shape(call.args[0])[0], *call.need("shape")))
 
 
 @from_toml("transpose")
 def _toml_transpose(imp: Importer, call: Call) -> str:
-    return _transpose(imp, call.args[0], call.need("axes"))
+    return transposed(imp, call.args[0], call.need("axes"))

@@ -14,7 +14,7 @@ from gradlet.ops.map import FUNCTIONS
 SELU = (1.6732632423543772, 1.0507009873554805)  # alpha and scale, as both front ends have them
 HARDSIGMOID: Attrs = {"slope": 1 / 6, "offset": 0.5}
 
-_PLAIN = {row.name for row in FUNCTIONS if not row.numbers and row.name != "gelu_tanh"} - {"gelu"}
+_PLAIN = {row.name for row in FUNCTIONS if not row.numbers} - {"gelu_tanh", "gelu", "root"}
 _OVERLOADS = ("aten.{}.default", "aten.{}_.default")
 
 
@@ -26,6 +26,15 @@ def _both(*names: str) -> list[str]:
 @from_torch(*_both(*_PLAIN))
 def _torch_plain(imp: Importer, call: Call) -> str:
     return imp.add(call.target.split(".")[1].rstrip("_"), [imp.tensor(call.args[0])])
+
+
+@from_torch("aten.hardshrink.default", "aten.threshold.default", "aten.threshold_.default")
+def _torch_edges(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    if "hardshrink" in call.target:
+        return imp.add("hardshrink", [x], {"edge": float(call.arg(1, 0.5))})
+    numbers = {"threshold": float(call.args[1]), "fill": float(call.args[2])}
+    return imp.add("threshold", [x], numbers)
 
 
 @from_onnx("Neg", "Abs", "Sigmoid", "Tanh", "Erf", "HardSwish", "Exp", "Log", "Sqrt", "Reciprocal")
@@ -132,27 +141,19 @@ def _onnx_with_numbers(imp: Importer, call: Call) -> str:
     return imp.add("gelu_tanh" if tanh else "gelu", [x])
 
 
-def _pow(imp: Importer, x: str, exponent: float) -> str:
+def power_of(imp: Importer, x: str, exponent: float) -> str:
     simple = {0.5: "sqrt", -1.0: "reciprocal"}.get(exponent)
     if exponent == 1:
         return x
     return imp.add(simple, [x]) if simple else imp.add("pow", [x], {"exponent": exponent})
 
 
-@from_torch("aten.pow.Tensor_Scalar", *_both("square", "rsqrt"))
+@from_torch("aten.pow.Tensor_Scalar", "aten.pow_.Scalar", *_both("square", "rsqrt"))
 def _torch_pow(imp: Importer, call: Call) -> str:
     x, name = imp.tensor(call.args[0]), call.target.split(".")[1].rstrip("_")
     if name == "rsqrt":
         return imp.add("reciprocal", [imp.add("sqrt", [x])])
-    return _pow(imp, x, 2.0 if name == "square" else float(call.args[1]))
-
-
-@from_onnx("Pow")
-def _onnx_pow(imp: Importer, call: Call) -> str:
-    exponent = imp.static(call.args[1])
-    if exponent.size != 1:
-        raise imp.unsupported("an exponent that is not a single number")
-    return _pow(imp, imp.tensor(call.args[0]), float(exponent.reshape(-1)[0]))
+    return power_of(imp, x, 2.0 if name == "square" else float(call.args[1]))
 
 
 @from_torch("aten.prelu.default")
