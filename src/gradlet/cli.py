@@ -310,7 +310,6 @@ def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
 
 def _build_table(folder: Path, plan: Plan) -> None:
     macs = plan.macs()
-    memory = plan.level
     table = Table(box=None, show_header=False)
     table.add_row("model", f"{plan.graph.name}: {parameter_count(plan):,} parameters")
     table.add_row("target", f"{plan.target.name}, {plan.target.cores} core(s)")
@@ -320,11 +319,13 @@ def _build_table(folder: Path, plan: Plan) -> None:
         f"{macs['input_grad']:,} input gradient",
     )
     ratio = plan.used / plan.lower_bound
-    table.add_row(
-        "memory",
-        f"{plan.used:,} of {memory.size:,} bytes of {memory.name}; lower bound "
-        f"{plan.lower_bound:,} ({ratio:.3f} x)",
-    )
+    used = [
+        f"{plan.level_bytes(memory.name):,} of {memory.size:,} bytes of {memory.name}"
+        for memory in plan.target.memories
+        if plan.level_bytes(memory.name)
+    ]
+    bound = f"lower bound {plan.lower_bound:,} ({ratio:.3f} x)"
+    table.add_row("memory", f"{' and '.join(used)}; {bound}")
     table.add_row("project", f"{folder}   (next: gradlet verify {folder})")
     Console().print(table)
 

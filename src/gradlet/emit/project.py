@@ -26,14 +26,18 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array
 from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
-from gradlet.plan.model import Call, Plan
+from gradlet.plan.model import KINDS, NEAR, REGIONS, Call, Plan
 
 MANIFEST = "manifest.json"
 STARTUP = ("start.S", "team.c")
 WORD = 4
 RUNTIME = Path(__file__).parent.parent / "c" / "runtime"
-QUALIFIERS = {"weights": "", "constants": "const "}
-KINDS = {"weights": "data", "constants": "rodata"}  # sections by GL_IN of the port
+QUALIFIERS = {
+    region: "const " if region.endswith("constants") else ""
+    for region in REGIONS
+    if not region.endswith("arena")
+}
+SECTIONS = {"weights": "data", "constants": "rodata"}  # by GL_IN of the port
 
 
 @dataclass(frozen=True)
@@ -247,8 +251,8 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "regions": list(_regions(plan)),
         "used": plan.used,
         "macs": plan.macs(),
-        "arena_words": -(-plan.region_bytes("arena") // WORD),
-        **{f"{r}_bytes": plan.region_bytes(r) for r in ("arena", "weights", "constants")},
+        "arenas": list(_arenas(plan)),
+        **{f"{k}_bytes": sum(map(plan.region_bytes, (k, NEAR + k))) for k in KINDS},
         **_golden_view(plan, expected, tensors),
     }
 
@@ -278,7 +282,8 @@ def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
     accessor = {"target": "target", **dict.fromkeys(graph.outputs, "output")}.get(name, "")
     if name in graph.inputs:
         accessor = "input" if len(graph.inputs) == 1 else f"input_{names[name]}"
-    member = f".{tensor.dtype}" if buffer.region in ("arena", *_mixed_regions(plan)) else ""
+    union = buffer.kind == "arena" or buffer.region in _mixed_regions(plan)
+    member = f".{tensor.dtype}" if union else ""
     return {
         "name": comment(name).replace('"', "'"),
         "id": names[name],
@@ -295,8 +300,8 @@ def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[
     arguments = ["me"]
     arguments += [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
     if call.scratch:
-        offset = plan.buffer_of()[call.scratch].offset
-        arguments.append(f"&{plan.prefix}_arena[{offset // WORD}].f32")
+        place = plan.buffer_of()[call.scratch]
+        arguments.append(f"&{plan.prefix}_{place.region}[{place.offset // WORD}].f32")
     if kernels.catalogue()[call.kernel.family].stepped:
         arguments.append("step")
     arguments.append(f"&sizes_{index}")
@@ -354,8 +359,20 @@ def _regions(plan: Plan) -> Iterator[dict[str, Any]]:
         if words:
             text = _region_text(plan, region, words)
             element = f"{plan.prefix}_word" if region in _mixed_regions(plan) else "float"
-            kind = {"qualifier": qualifier, "element": element, "kind": KINDS[region]}
-            yield {"name": region, **kind, "words": words, "text": text}
+            kind = {"qualifier": qualifier, "element": element, "level": _level(plan, region)}
+            section = SECTIONS[region.removeprefix(NEAR)]
+            yield {"name": region, **kind, "kind": section, "words": words, "text": text}
+
+
+def _level(plan: Plan, region: str) -> str:
+    return next((b.level for b in plan.buffers if b.region == region), plan.level.name)
+
+
+def _arenas(plan: Plan) -> Iterator[dict[str, Any]]:
+    for region in ("arena", f"{NEAR}arena"):
+        words = -(-plan.region_bytes(region) // WORD)
+        if words:
+            yield {"name": region, "words": words, "level": _level(plan, region)}
 
 
 def _region_text(plan: Plan, region: str, words: int) -> str:

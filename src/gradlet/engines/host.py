@@ -83,7 +83,7 @@ def initial_values(plan: Plan) -> dict[str, Array]:
     return {
         name: value
         for name, value in plan.graph.data.items()
-        if name in places and places[name].region == "weights"
+        if name in places and places[name].kind == "weights"
     }
 
 

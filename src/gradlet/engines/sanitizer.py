@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradlet.plan.model import Call, Plan
+from gradlet.plan.model import REGIONS, Call, Plan
 from gradlet.sim import Fault, FaultKind, Machine, Symbols
 
 PLACES = (
@@ -47,8 +47,7 @@ class Sanitizer:
         self.plan, self.machine = plan, machine
         self.place = {name: symbols.address(name) or 0 for name in PLACES}
         self.regions = {
-            region: symbols.address(f"{plan.prefix}_{region}") or 0
-            for region in ("arena", "weights", "constants")
+            region: symbols.address(f"{plan.prefix}_{region}") or 0 for region in REGIONS
         }
         self.call: Call | None = None
         self.granted: list[Span] = []
@@ -102,7 +101,7 @@ class Sanitizer:
         for span in [*inputs, *loss]:
             self._grant(span, write=False, initialised=None)
         for span in outputs:
-            replaces = self.plan.buffer_of()[span.name].region != "arena"
+            replaces = self.plan.buffer_of()[span.name].kind != "arena"
             stays = replaces or any(span.meets(other) for other in inputs)
             self._grant(span, write=True, initialised=None if stays else False)
         for span in scratch:
@@ -164,6 +163,6 @@ class Sanitizer:
     def _alive(self) -> Iterator[Span]:
         now = self.plan.calls.index(self.call) if self.call else -1
         for buffer in self.plan.buffers:
-            if buffer.region != "arena" or buffer.first <= now <= buffer.last:
+            if buffer.kind != "arena" or buffer.first <= now <= buffer.last:
                 address = self.regions[buffer.region] + buffer.offset
                 yield Span(buffer.tensors[-1], address, buffer.bytes)

@@ -24,7 +24,7 @@ from gradlet.engines.model import Cost, Run
 from gradlet.engines.sanitizer import Sanitizer
 from gradlet.errors import GradletError
 from gradlet.graph import Array
-from gradlet.plan.model import Plan
+from gradlet.plan.model import REGIONS, Plan
 from gradlet.sim import DEFAULT_MAX_CYCLES, Machine, SimConfig, SimError, Symbols, explain
 from gradlet.sim.binding import STALLS, STATUS_BREAK, STATUS_DRAIN
 
@@ -116,8 +116,7 @@ class Session:
         if problem := self.machine.load_elf(elf):
             raise GradletError(f"the program of '{plan.graph.name}': {problem}")
         self.regions = {
-            region: self.symbols.address(f"{plan.prefix}_{region}")
-            for region in ("arena", "weights", "constants")
+            region: self.symbols.address(f"{plan.prefix}_{region}") for region in REGIONS
         }
         self.before = self.place("gl_before_step")
         self.after = self.place("gl_after_step")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradlet.dtypes import DTYPES
 from gradlet.errors import DoesNotFit, GradletError
@@ -12,7 +12,8 @@ from gradlet.kernels import Kernel, candidates, scratch_elements
 from gradlet.ops import OPS
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.check import check_plan
-from gradlet.plan.model import Buffer, Call, Plan
+from gradlet.plan.model import NEAR, Buffer, Call, Plan
+from gradlet.plan.near import chosen_nearer
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
 from gradlet.target import Memory, Target
@@ -50,9 +51,35 @@ def plan(
         plans.append(Plan(prefix, target, graph, tuple(calls), tuple(buffers), bound))
         sizes = plans[-1].sizes_bytes if len(target.memories) > 1 else 0
         if plans[-1].used + sizes <= target.room(memory):
-            check_plan(plans[-1])
-            return plans[-1]
+            result = _nearer(plans[-1], requests, persistent, storages)
+            check_plan(result)
+            return result
     raise DoesNotFit(_too_large(plans[-1]))
+
+
+def _nearer(
+    plan: Plan, requests: list[Request], persistent: list[Storage], storages: dict[str, Storage]
+) -> Plan:
+    """The same with what is touched most in the nearest memory, as much as fits there."""
+    near = plan.target.memories[0]
+    room = plan.target.room(near) - plan.sizes_bytes
+    if plan.level == near or room <= 0:
+        return plan
+    kept = chosen_nearer(plan, requests, persistent, room, near.align)
+    far_requests = [request for request in requests if request.name not in kept]
+    far_persistent = [storage for storage in persistent if storage.name not in kept]
+    near_requests = [request for request in requests if request.name in kept]
+    near_persistent = [storage for storage in persistent if storage.name in kept]
+    buffers = [
+        *_buffers(far_requests, far_persistent, storages, plan.level),
+        *_buffers(near_requests, near_persistent, storages, near, prefix=NEAR),
+    ]
+    bound = sum(storage.bytes for storage in persistent)
+    bound += lower_bound(far_requests) + lower_bound(near_requests)
+    result = replace(plan, buffers=tuple(buffers), lower_bound=bound)
+    far_bytes = result.level_bytes(plan.level.name) + result.image_bytes
+    fits = far_bytes <= plan.target.room(plan.level) and result.level_bytes(near.name) <= room
+    return result if fits else plan
 
 
 def _buffers(
@@ -60,15 +87,16 @@ def _buffers(
     persistent: list[Storage],
     storages: dict[str, Storage],
     memory: Memory,
+    prefix: str = "",
 ) -> list[Buffer]:
     offsets = place(requests, memory.align)
     return [
-        *_persistent_buffers(persistent, memory.name, memory.align),
+        *_persistent_buffers(persistent, memory.name, memory.align, prefix),
         *(
             Buffer(
                 r.name,
                 memory.name,
-                "arena",
+                f"{prefix}arena",
                 offsets[r.name],
                 r.bytes,
                 r.first,
@@ -126,7 +154,9 @@ def _requests(
     return requests, persistent
 
 
-def _persistent_buffers(storages: list[Storage], level: str, align: int) -> list[Buffer]:
+def _persistent_buffers(
+    storages: list[Storage], level: str, align: int, prefix: str
+) -> list[Buffer]:
     buffers = []
     ends = {"weights": 0, "constants": 0}
     for storage in storages:
@@ -136,7 +166,7 @@ def _persistent_buffers(storages: list[Storage], level: str, align: int) -> list
             Buffer(
                 storage.name,
                 level,
-                storage.region,
+                f"{prefix}{storage.region}",
                 offset,
                 storage.bytes,
                 storage.first,

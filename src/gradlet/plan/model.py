@@ -13,9 +13,12 @@ from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
 from gradlet.target import Memory, Target
 
-REGIONS = ("arena", "weights", "constants")
+KINDS = ("arena", "weights", "constants")
 """arena: activations, gradients, scratch. weights: what survives a step and changes. constants:
 what never changes, and may stay in flash."""
+NEAR = "near_"
+REGIONS = (*KINDS, *(NEAR + kind for kind in KINDS))
+"""The near ones hold what lies in a nearer memory than the rest; each region is an array in C."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,11 @@ class Buffer:
     first: int
     last: int
     tensors: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """arena, weights or constants, wherever it lies."""
+        return self.region.removeprefix(NEAR)
 
 
 @dataclass(frozen=True)
@@ -90,19 +98,31 @@ class Plan:
     def sizes_level(self) -> Memory:
         """The nearest memory, unless the sizes would not fit there."""
         near = self.target.memories[0]
-        taken = self.used if near == self.level else 0
+        taken = self.level_bytes(near.name)
         return near if taken + self.sizes_bytes <= self.target.room(near) else self.level
 
     @property
     def level(self) -> Memory:
-        """The memory that holds the data."""
-        name = self.buffers[0].level
-        return next(memory for memory in self.target.memories if memory.name == name)
+        """The memory that holds the data, but for what was put nearer."""
+        names = {buffer.level for buffer in self.buffers}
+        return [memory for memory in self.target.memories if memory.name in names][-1]
+
+    def level_bytes(self, level: str) -> int:
+        """Bytes of a memory that buffers take."""
+        regions = {buffer.region for buffer in self.buffers if buffer.level == level}
+        return sum(self.region_bytes(region) for region in regions)
+
+    @property
+    def image_bytes(self) -> int:
+        """What is copied nearer when the program starts, and lies in the farthest memory before."""
+        return sum(self.region_bytes(NEAR + kind) for kind in ("weights", "constants"))
 
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""
         levels = {m.name: {"used": 0, "size": m.size} for m in self.target.memories}
-        levels[self.level.name]["used"] += self.used
+        for name in levels:
+            levels[name]["used"] += self.level_bytes(name)
+        levels[self.level.name]["used"] += self.image_bytes
         if len(levels) > 1:
             levels[self.sizes_level.name]["used"] += self.sizes_bytes
         return {**levels, "lower_bound": self.lower_bound}
@@ -179,5 +199,6 @@ def _lines(plan: Plan) -> Iterator[str]:
         )
         yield f"  {index:3} {call.phase:8} {call.kernel.name}({arguments})   # {call.name}"
     for region in REGIONS:
-        yield f"  {region}: {plan.region_bytes(region)} bytes"
+        if plan.region_bytes(region):
+            yield f"  {region}: {plan.region_bytes(region)} bytes"
     yield f"  used {plan.used}, lower bound {plan.lower_bound}"

@@ -61,6 +61,11 @@ def place(requests: Sequence[Request], align: int) -> dict[str, int]:
     return best
 
 
+def height(requests: Sequence[Request], align: int) -> int:
+    """Bytes that a placement takes."""
+    return _height(requests, place(requests, align))
+
+
 def _height(requests: Sequence[Request], offsets: dict[str, int]) -> int:
     return max((offsets[r.name] + r.bytes for r in requests), default=0)
 
