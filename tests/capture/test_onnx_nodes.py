@@ -25,13 +25,11 @@ REFUSALS = (
     r"has opset \d+; 13 to",
     "size of dimension . is unknown",  # zero-size tensors
     "other than one or two spatial dimensions",
-    "exceeds half the kernel",
     "dropout in training mode",
     "has no elements",
     "a region of interest",
     "antialiasing of cubic",
     "pytorch_half_pixel to a single row",
-    "a dilated average",
 )
 
 

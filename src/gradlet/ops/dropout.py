@@ -208,7 +208,8 @@ def _torch_dropout(imp: Importer, call: Call) -> str:
 
 @from_onnx("Dropout")
 def _onnx_dropout(imp: Importer, call: Call) -> str:
-    if call.arg(2) is not None and bool(imp.static(call.args[2])):
+    ratio = 0.5 if call.arg(1) is None else float(imp.static(call.args[1]))
+    if call.arg(2) is not None and bool(imp.static(call.args[2])) and ratio:
         raise imp.unsupported("dropout in training mode; capture the module itself")
     return imp.tensor(call.args[0])
 

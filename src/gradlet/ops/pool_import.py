@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from gradlet.graph import Attrs
 from gradlet.ops.adaptive_max import adaptive_max
-from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch, ints, pair
+from gradlet.ops.base import OPS, Call, Importer, from_onnx, from_toml, from_torch, ints, pair
 from gradlet.ops.line import batched
+from gradlet.ops.padding import pad
 from gradlet.ops.window import onnx_padding, toml_padding, window
 
 NO_INDICES = "(the places of the maxima, which nothing may read)"
@@ -141,29 +144,33 @@ def _onnx_pool(imp: Importer, call: Call) -> str:
         start, end = call.attrs.get("pads", [0, 0])
         flat = Call(call.target, (), {**call.attrs, **lines, "pads": [0, start, 0, end]})
         return _flat(imp, x, lambda plane: _onnx_planes(imp, flat, plane))
-    if rank == 5 and _is_one_deep(call):  # as a local response norm pools its channels
-        *lead, depth, h, w = imp.shape(x)
-        pads = call.attrs.get("pads", [0] * 6)
-        sides = {
-            "kernel_shape": [call.need("kernel_shape")[0], 1],
-            "pads": [pads[0], 0, pads[3], 0],
-        }
-        sides["strides"] = [call.attrs.get("strides", [1])[0], 1]
-        planes = Call(call.target, (), {**call.attrs, **sides, "dilations": [1, 1]})
-        x = imp.add("reshape", [x], {"shape": (*lead, depth, h * w)})
-        y = _onnx_planes(imp, planes, x)
-        return imp.add("reshape", [y], {"shape": (*lead, imp.shape(y)[-2], h, w)})
+    if rank == 5:
+        return _onnx_volumes(imp, call, x)
     if rank != 4:
-        raise imp.unsupported("pooling over other than one or two spatial dimensions")
+        raise imp.unsupported("pooling over other than one, two or three spatial dimensions")
     return _onnx_planes(imp, call, x)
 
 
-def _is_one_deep(call: Call) -> bool:
-    """Whether windows over three dimensions have only one extent, the first."""
-    strides, dilations = (call.attrs.get(key, [1, 1, 1]) for key in ("strides", "dilations"))
-    pads = call.attrs.get("pads", [0] * 6)
-    flat = [*call.need("kernel_shape")[1:], *strides[1:], *dilations]
-    return all(n == 1 for n in flat) and not any((*pads[1:3], *pads[4:6]))
+def _onnx_volumes(imp: Importer, call: Call, x: str) -> str:
+    """Windows over three dimensions: first within each plane, then over the depth."""
+    n, c, depth, *plane = imp.shape(x)
+    y = imp.add("reshape", [x], {"shape": (n, c * depth, *plane)})
+    y = _onnx_planes(imp, _of_dims(call, (1, 2)), y)
+    h, w = imp.shape(y)[2:]
+    y = imp.add("reshape", [y], {"shape": (n, c, depth, h * w)})
+    y = _onnx_planes(imp, _of_dims(call, (0,)), y)
+    return imp.add("reshape", [y], {"shape": (n, c, imp.shape(y)[2], h, w)})
+
+
+def _of_dims(call: Call, dims: tuple[int, ...]) -> Call:
+    """A pooling over some of three dimensions, the last of a plane being 1 wide if it is one."""
+    rest = [1] * (2 - len(dims))
+    attrs = {**call.attrs, "kernel_shape": [*(call.need("kernel_shape")[d] for d in dims), *rest]}
+    for key in ("strides", "dilations"):
+        attrs[key] = [*(call.attrs.get(key, [1, 1, 1])[d] for d in dims), *rest]
+    pads, none = call.attrs.get("pads", [0] * 6), [0] * len(rest)
+    attrs["pads"] = [*(pads[d] for d in dims), *none, *(pads[3 + d] for d in dims), *none]
+    return Call(call.target, (), attrs)
 
 
 _PER_DIM = ("kernel_shape", "strides", "dilations")
@@ -174,12 +181,40 @@ def _onnx_planes(imp: Importer, call: Call, x: str) -> str:
     stride, dilation = call.attrs.get("strides", [1, 1]), call.attrs.get("dilations", [1, 1])
     sides = onnx_padding(imp, call, imp.shape(x)[2:], kernel)
     ceil = bool(call.attrs.get("ceil_mode", 0))
+    wide = any(2 * pad > k for pad, k in zip(sides, [*kernel, *kernel], strict=True))
     if call.target == "MaxPool":
+        if wide:  # more than PyTorch pads: cells that never win
+            x = pad(imp, x, (0, 0, *sides[:2]), (0, 0, *sides[2:]), value=LOWEST)
+            sides = (0, 0, 0, 0)
         return _pool(imp, "max_pool2d", x, _attrs(kernel, stride, sides, dilation), ceil=ceil)
-    if any(d != 1 for d in dilation):
-        raise imp.unsupported("a dilated average")
     count_pad = bool(call.attrs.get("count_include_pad", 0)) or not any(sides)
-    return _pool(imp, "avg_pool2d", x, _attrs(kernel, stride, sides, 1, count_pad), ceil=ceil)
+    attrs = _attrs(kernel, stride, sides, dilation, count_pad)
+    if wide or any(d != 1 for d in dilation):
+        return _average_by_sums(imp, x, attrs, ceil=ceil)
+    return _pool(imp, "avg_pool2d", x, attrs, ceil=ceil)
+
+
+LOWEST = -3.4028234663852886e38
+
+
+def _average_by_sums(imp: Importer, x: str, attrs: Attrs, *, ceil: bool) -> str:
+    """An average that PyTorch does not have: sums by a convolution, over the number of cells."""
+    _, c, *size = imp.shape(x)
+    kernel, sides = ints(attrs, "kernel"), ints(attrs, "padding")
+    rounded = _rounded_up(attrs, size) if ceil else attrs
+    beyond = ints(rounded, "ceil") if "ceil" in rounded else (0, 0)
+    around = (*sides[:2], sides[2] + beyond[0], sides[3] + beyond[1])
+    conv = {name: attrs[name] for name in ("stride", "dilation")}
+    conv |= {"padding": around, "groups": c}
+    sums = imp.add("conv2d", [x, imp.constant(np.ones((c, 1, *kernel), np.float32))], conv)
+    cells = np.ones(size)
+    if attrs["count_include_pad"]:
+        cells = np.pad(cells, [(sides[d], sides[d + 2]) for d in (0, 1)], constant_values=1)
+        around = (0, 0, *beyond)
+    counts = OPS["conv2d"].reference(
+        {**conv, "padding": around, "groups": 1}, cells[None, None], np.ones((1, 1, *kernel))
+    )[0]
+    return imp.add("mul", [sums, imp.constant((1 / counts).astype(np.float32))])
 
 
 @from_toml("global_avg_pool2d")
