@@ -36,6 +36,37 @@ static inline gl_range gl_share(gl_core me, int n)
 /* Smallest integer >= a / b for b > 0 and any sign of a. */
 static inline int gl_ceil_div(int a, int b) { return a >= 0 ? (a + b - 1) / b : -((-a) / b); }
 
+/* Which taps of a window touch input `at` (padding included), and the outputs they belong to: tap
+ * first, first + step, ... before end; output o, o - o_step, ... in the same order. */
+typedef struct {
+    int first, end, step, o, o_step;
+} gl_taps;
+
+static inline gl_taps gl_taps_of(int at, int kernel, int dilation, int stride, int out)
+{
+    gl_taps taps = {0, 0, 1, 0, 1};
+    if (stride == 1 && dilation == 1) { /* the usual case, without a division */
+        taps.first = gl_max(0, at - out + 1);
+        taps.end = gl_min(kernel, at + 1);
+        taps.o = at - taps.first;
+        return taps;
+    }
+    for (int k = 0, count = 0; k < kernel && at - k * dilation >= 0; ++k) {
+        const int down = at - k * dilation, o = down / stride;
+        if (o * stride != down || o >= out) continue;
+        if (count == 0) {
+            taps.first = k;
+            taps.o = o;
+        } else if (count == 1) {
+            taps.step = k - taps.first;
+            taps.o_step = taps.o - o;
+        }
+        taps.end = k + 1;
+        ++count;
+    }
+    return taps;
+}
+
 /* a*b + c with one rounding, on every machine. */
 static inline float gl_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
