@@ -18,7 +18,7 @@ from gradlet.compiler import build_program
 from gradlet.emit.project import RUNTIME, STARTUP, Project
 from gradlet.engines import device, host, sim
 from gradlet.errors import GradletError
-from gradlet.plan import plan
+from gradlet.plan import Options, plan
 from gradlet.sim import SimConfig, SimResult, simulate
 from tests.pulp.support import device_project, model_graph, zoo_graph
 
@@ -80,7 +80,8 @@ def test_make_device_builds_the_same_program(project: Project, tmp_path: Path) -
 
 def test_the_nearest_memory_that_is_large_enough(tmp_path: Path) -> None:
     near = device_project(model_graph("lenet"), tmp_path / "near")
-    far = device_project(model_graph("lenet"), tmp_path / "far", L1="8k")
+    all_far = Options(nearer=False)
+    far = device_project(model_graph("lenet"), tmp_path / "far", options=all_far, L1="8k")
     for project, level in ((near, "L1"), (far, "L2")):
         saved = json.loads((project.folder / "plan.json").read_text())
         assert {buffer["level"] for buffer in saved["buffers"]} == {level}
@@ -94,6 +95,24 @@ def test_the_nearest_memory_that_is_large_enough(tmp_path: Path) -> None:
     assert sum(node.stalls["memory"] for node in slow.nodes) > sum(
         10 * node.stalls["memory"] for node in fast.nodes
     )
+
+
+def test_what_is_touched_most_lies_near(tmp_path: Path) -> None:
+    """Between all in L1 and all in L2: the same bits, and cycles that grow as L1 shrinks."""
+    graph, runs = model_graph("lenet"), []
+    for size, nearer in (("64k", True), ("12k", True), ("8k", True), ("8k", False)):
+        folder = tmp_path / f"{size}{nearer}"
+        project = device_project(graph, folder, options=Options(nearer=nearer), L1=size)
+        near = targets.load("pulp-open", sizes={"L1": size}).memories[0]
+        used = project.plan.level_bytes("L1") + project.plan.sizes_bytes
+        assert used <= project.plan.target.room(near)
+        assert gradlet.load(project.folder).plan == project.plan
+        runs.append(sim.run(project, sanitize=True, states=True))
+        assert runs[-1].loss == host.run(project).loss
+    cycles = [run.cycles[0] for run in runs]
+    assert cycles[0] < cycles[1] < cycles[2] < cycles[3]
+    for name, value in runs[0].states[0].items():
+        assert all((run.states[0][name] == value).all() for run in runs)
 
 
 def test_a_model_that_fits_nowhere() -> None:
@@ -187,7 +206,8 @@ def test_without_ziglang(project: Project, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_program_that_is_too_large(tmp_path: Path) -> None:
     graph = zoo_graph("deep-ae")
-    project = device_project(graph, tmp_path / "p", L2="1220k")
+    all_far = Options(nearer=False)
+    project = device_project(graph, tmp_path / "p", options=all_far, L2="1220k")
     (tmp_path / "p" / "more.h").write_text("")
     main = project.folder / "main.c"
     main.write_text(main.read_text() + "\nconst char much[100000] = {1};\n")

@@ -71,7 +71,7 @@ def test_a_load_of_what_nobody_wrote(project: Project) -> None:
     message = fault(project)
     assert "node 'matmul_0'" in message
     assert "where nobody has written" in message
-    assert "byte 0 of 'matmul_0'" in message
+    assert re.search(r"byte \d+ of 'matmul_0'", message)  # whichever core comes first
 
 
 def test_an_output_that_is_not_filled(project: Project) -> None:

@@ -26,14 +26,15 @@ class Options:
     """What may be switched off, mostly to show that it changes no result."""
 
     fuse: bool = True
+    nearer: bool = True  # what is touched most in the nearest memory, if not all fits there
     variants: Mapping[str, str] | None = None  # kernel variant by family, else the last that fits
 
 
 def plan(
     graph: Graph, target: Target, *, prefix: str = "net", options: Options | None = None
 ) -> Plan:
-    """Order, kernels and addresses: all in the nearest memory that is large enough. Checked before
-    it is returned."""
+    """Order, kernels and addresses: all in the nearest memory that is large enough, and of what is
+    farther away the most used part nearer. Checked before it is returned."""
     options = options or Options()
     if not prefix.isidentifier() or not prefix.isascii():
         raise GradletError(f"prefix '{prefix}' cannot begin a C name")
@@ -51,7 +52,9 @@ def plan(
         plans.append(Plan(prefix, target, graph, tuple(calls), tuple(buffers), bound))
         sizes = plans[-1].sizes_bytes if len(target.memories) > 1 else 0
         if plans[-1].used + sizes <= target.room(memory):
-            result = _nearer(plans[-1], requests, persistent, storages)
+            result = plans[-1]
+            if options.nearer:
+                result = _nearer(result, requests, persistent, storages)
             check_plan(result)
             return result
     raise DoesNotFit(_too_large(plans[-1]))
