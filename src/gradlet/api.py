@@ -1,5 +1,5 @@
 """The verbs, as functions: capture, train, plan, emit, run, verify, and build for all but the last
-two. Each takes the value that the one before returns."""
+two. Each takes the value that the one before returns. memory tells what a plan costs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 from gradlet.ops.losses import LABELLED, target_of
-from gradlet.plan import plan
+from gradlet.plan import Plan, plan
 from gradlet.recipe import Recipe
+from gradlet.report import MemoryReport, memory_report
 from gradlet.train import train
 from gradlet.verify import verify
 
@@ -31,6 +32,7 @@ __all__ = [
     "capture",
     "emit",
     "load",
+    "memory",
     "plan",
     "run",
     "train",
@@ -38,7 +40,6 @@ __all__ = [
     "verify",
 ]
 
-DEFAULT_TARGET = "pulp-open"
 ENGINES: dict[str, Callable[..., Run]] = {"sim": sim.run, "gvsoc": gvsoc.run, "host": host.run}
 
 
@@ -46,7 +47,7 @@ def build(
     model: Any,
     folder: str | Path,
     *,
-    target: str = DEFAULT_TARGET,
+    target: str = targets.DEFAULT,
     cores: int | None = None,
     memories: Mapping[str, str | int] | None = None,
     batch: int | None = None,
@@ -63,6 +64,30 @@ def build(
     captured = capture(model, batch=batch, **capture_options)
     graph = training_graph(captured, recipe, layout=layout)
     return emit(plan(graph, device, prefix=prefix), folder)
+
+
+def memory(
+    model: Any,
+    *,
+    target: str = targets.DEFAULT,
+    cores: int | None = None,
+    memories: Mapping[str, str | int] | None = None,
+    batch: int | None = None,
+    recipe: Recipe | None = None,
+    layout: str = "chw",
+    **capture_options: Any,
+) -> MemoryReport:
+    """What takes the memory of a training step, also if it is more than the target has.
+
+    A Plan or a project is looked at as it is.
+    """
+    if isinstance(model, Plan | Project):
+        return memory_report(model if isinstance(model, Plan) else model.plan)
+    check_layout(layout)
+    device = targets.load(target, cores=cores, sizes=memories)
+    captured = capture(model, batch=batch, **capture_options)
+    graph = training_graph(captured, recipe, layout=layout)
+    return memory_report(plan(graph, device, fit=False))
 
 
 def training_graph(

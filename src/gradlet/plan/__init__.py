@@ -29,10 +29,16 @@ class Options:
 
 
 def plan(
-    graph: Graph, target: Target, *, prefix: str = "net", options: Options | None = None
+    graph: Graph,
+    target: Target,
+    *,
+    prefix: str = "net",
+    options: Options | None = None,
+    fit: bool = True,
 ) -> Plan:
     """Order, kernels and addresses: all in the nearest memory that is large enough. Checked before
-    it is returned."""
+    it is returned. With fit=False a plan that is too large for the target is returned as well, to
+    be looked at."""
     options = options or Options()
     if not prefix.isidentifier() or not prefix.isascii():
         raise GradletError(f"prefix '{prefix}' cannot begin a C name")
@@ -52,6 +58,8 @@ def plan(
         if plans[-1].used + sizes <= target.room(memory):
             check_plan(plans[-1])
             return plans[-1]
+    if not fit:
+        return plans[-1]
     raise DoesNotFit(_too_large(plans[-1]))
 
 
