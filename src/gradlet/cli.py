@@ -20,7 +20,7 @@ from rich.table import Table
 
 import gradlet
 from gradlet import doctor as doctor_module
-from gradlet.api import ENGINES, training_graph
+from gradlet.api import ENGINES, Request
 from gradlet.capture.layout import check_layout
 from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.project import parameter_count, refuse_foreign
@@ -128,13 +128,21 @@ def memory(
 
 def _planned(options: ModelOptions, *, fit: bool = True) -> Plan:
     check_layout(options.layout)
-    device = options.device()
+    request = Request(
+        options.model,
+        options.target,
+        options.cores,
+        options.sizes(),
+        options.layout,
+        options.prefix,
+        options.recipe,
+        options.capture_options(),
+    )
+    request.device()  # a wrong one is told at once
     with progress(f"capturing {options.model}"):
-        captured = gradlet.capture(options.model, **options.capture_options())
+        captured = request.captured()
     with progress("deriving the backward pass and planning the memory"):
-        recipe = options.recipe(captured.defaults)
-        graph = training_graph(captured, recipe, layout=options.layout)
-        return gradlet.plan(graph, device, prefix=options.prefix, fit=fit)
+        return request.plan(captured, fit=fit)
 
 
 @command

@@ -70,12 +70,12 @@ class ModelOptions:
         Path | None, typer.Option(help="An .npz with `inputs` and `targets` for the golden data.")
     ] = None
 
-    def device(self) -> targets.Target:
+    def sizes(self) -> dict[str, str | int]:
+        """Settings of the device."""
         if self.dtype != "f32":
             raise GradletError(f"dtype '{self.dtype}' is not there; f32 is")
         levels = {name: size for name, size in (("L1", self.l1), ("L2", self.l2)) if size}
-        sizes = {**levels, **settings(self.set_ or [])}
-        return targets.load(self.target, cores=self.cores, sizes=sizes)
+        return {**levels, **settings(self.set_ or [])}
 
     def recipe(self, defaults: Mapping[str, Any]) -> Recipe:
         """The command line first, then the model's own wishes, then the defaults."""

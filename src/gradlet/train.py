@@ -146,7 +146,7 @@ def select(graph: Graph, update: str) -> list[str]:
     if update == "all":
         return names
     if update.startswith("last:"):
-        layers = _layers(graph, set(names))
+        layers = layers_of(graph)
         count = update.removeprefix("last:")
         if not count.isdigit() or not 1 <= int(count) <= len(layers):
             raise GradletError(f"--update {update}: between 1 and {len(layers)} layers are there")
@@ -165,11 +165,14 @@ def select(graph: Graph, update: str) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def _layers(graph: Graph, names: set[str]) -> list[list[str]]:
+def layers_of(graph: Graph) -> list[list[str]]:
     """Parameters by layer: those of one node, or of nodes of one module that follow each other."""
+    names = {tensor.name for tensor in graph.of_role("param")}
     layers: list[list[str]] = []
     module = ""
     for node in graph.nodes:
+        if node.phase != "forward":
+            continue
         own = [name for name in node.inputs if name in names]
         if own and node.module and node.module == module:
             layers[-1] += own
