@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, WEIGHTED_BY, options_of, target_of
 from gradlet.recipe import LOSS_OPTIONS, Recipe
+from gradlet.selection import select
 from gradlet.update import append_update, check_optimizer
 
 
@@ -136,55 +136,6 @@ def _checked_targets(
             f"classes: 0 to {output[1] - 1} are possible"
         )
     return labels.astype(np.int32)
-
-
-def select(graph: Graph, update: str) -> list[str]:
-    """Parameters named by `all`, `last:N` (layers) or names, module paths and patterns."""
-    names = [tensor.name for tensor in graph.of_role("param")]
-    if not names:
-        raise GradletError(f"model '{graph.name}' has no parameters to train")
-    if update == "all":
-        return names
-    if update.startswith("last:"):
-        layers = layers_of(graph)
-        count = update.removeprefix("last:")
-        if not count.isdigit() or not 1 <= int(count) <= len(layers):
-            raise GradletError(f"--update {update}: between 1 and {len(layers)} layers are there")
-        chosen = {name for layer in layers[-int(count) :] for name in layer}
-        return [name for name in names if name in chosen]
-    chosen = set()
-    for pattern in filter(None, (part.strip() for part in update.split(","))):
-        hits = [
-            n for n in names if fnmatchcase(n, pattern) or n.startswith(pattern.rstrip(".") + ".")
-        ]
-        if not hits:
-            raise GradletError(f"--update: no parameter matches '{pattern}'; {_listing(names)}")
-        chosen.update(hits)
-    if not chosen:
-        raise GradletError(f"--update names no parameter; {_listing(names)}")
-    return [name for name in names if name in chosen]
-
-
-def layers_of(graph: Graph) -> list[list[str]]:
-    """Parameters by layer: those of one node, or of nodes of one module that follow each other."""
-    names = {tensor.name for tensor in graph.of_role("param")}
-    layers: list[list[str]] = []
-    module = ""
-    for node in graph.nodes:
-        if node.phase != "forward":
-            continue
-        own = [name for name in node.inputs if name in names]
-        if own and node.module and node.module == module:
-            layers[-1] += own
-        elif own:
-            layers.append(own)
-            module = node.module
-    return layers
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return f"there are {', '.join(names[:12])}{more}"
 
 
 class _BackwardEmitter:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from gradlet.errors import GradletError
 from gradlet.plan.model import Plan
 from gradlet.report.memory import Peak, memory_report
-from gradlet.train import layers_of
+from gradlet.selection import layers_of
 
 SECONDS = 20.0
 """For the whole search: most plans take a fraction of a second, a model that is captured anew
