@@ -60,7 +60,9 @@ class ModelOptions:
     layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw"
     update: Annotated[
         str | None,
-        typer.Option(help="all, last:N, biases, norms, names and patterns, with commas between."),
+        typer.Option(
+            help="all, last:N, biases, norms, names, patterns, rows such as conv1[0:8]; by commas."
+        ),
     ] = None
     prefix: Annotated[str, typer.Option(help="Start of every C name.")] = "net"
     input_: Annotated[

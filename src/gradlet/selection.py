@@ -16,21 +16,48 @@ BIASES = {"conv2d": "b", "matmul": "bias", "normalize": "b", "frozen_norm": "b",
 NORMS = ("normalize", "frozen_norm")
 
 
+ROWS = re.compile(r"(.+)\[(\d*):(\d*)\]")
+
+
 def select(graph: Graph, update: str) -> list[str]:
     """Parameters named by `all`, or by parts with commas between: `last:N` (layers), `biases`,
-    `norms`, names, module paths and patterns."""
+    `norms`, names, module paths and patterns. Those of which only rows are named are not in it."""
     names = [tensor.name for tensor in graph.of_role("param")]
     if not names:
         raise GradletError(f"model '{graph.name}' has no parameters to train")
-    chosen: set[str] = set()
-    for part in parts_of(update):
-        chosen.update(_chosen(graph, names, part))
-    if not chosen:
+    parts = _parts(update)
+    if not parts:
         raise GradletError(f"--update names no parameter; {_listing(names)}")
+    whole = [part for part in parts if not ROWS.fullmatch(part)]
+    chosen = {name for part in whole for name in _chosen(graph, names, part)}
     return [name for name in names if name in chosen]
 
 
-def parts_of(update: str) -> list[str]:
+def select_rows(graph: Graph, update: str) -> dict[str, tuple[int, int]]:
+    """The rows that parts such as `conv1[0:8]` name, by parameter."""
+    names = [tensor.name for tensor in graph.of_role("param")]
+    whole = set(select(graph, update))
+    found: dict[str, tuple[int, int]] = {}
+    for part in _parts(update):
+        match = ROWS.fullmatch(part)
+        for name in _chosen(graph, names, match[1]) if match else ():
+            assert match is not None
+            rows = _range(graph, name, part, match[2], match[3])
+            if found.setdefault(name, rows) != rows:
+                raise GradletError(f"--update {update}: '{name}' can have one range of rows")
+    return {name: rows for name, rows in found.items() if name not in whole}
+
+
+def _range(graph: Graph, name: str, part: str, begin: str, end: str) -> tuple[int, int]:
+    tensor = graph.tensors[name]
+    size = tensor.shape[0] if tensor.shape else 0
+    rows = (int(begin or 0), int(end or size))
+    if not 0 <= rows[0] < rows[1] <= size:
+        raise GradletError(f"--update {part}: {tensor} has rows 0 to {size - 1}, so up to 0:{size}")
+    return rows
+
+
+def _parts(update: str) -> list[str]:
     return [part for part in (text.strip() for text in update.split(",")) if part]
 
 

@@ -14,7 +14,8 @@ from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, WEIGHTED_BY, options_of, target_of
 from gradlet.recipe import LOSS_OPTIONS, Recipe
-from gradlet.selection import select
+from gradlet.rows import RowGradients, rows_name, with_rows_apart
+from gradlet.selection import select, select_rows
 from gradlet.update import append_update, check_optimizer
 
 
@@ -25,9 +26,11 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
         raise GradletError(
             f"the model returns {len(graph.outputs)} tensors; a loss needs exactly one"
         )
+    whole, rows = select(graph, recipe.update), select_rows(graph, recipe.update)
+    graph = with_rows_apart(graph, rows)
+    trainable = [*whole, *(rows_name(name, part) for name, part in rows.items())]
     builder = GraphBuilder(graph.name, graph)
     loss, samples, stored = _append_loss(builder, graph, recipe, targets)
-    trainable = select(graph, recipe.update)
     grads = _backward(builder, loss, trainable, recipe.accumulate)
     steps = _append_steps(builder)
     updates = append_update(builder, trainable, grads, recipe)
@@ -167,6 +170,7 @@ def _backward(
     needed = _needs_gradient(forward, trainable)
     seed = builder.value("d_loss", np.asarray(1.0 / accumulate), "const")
     emit = _BackwardEmitter(builder)
+    rows = RowGradients(forward)
     parts: dict[str, list[str]] = {loss: [seed]}
     grads: dict[str, str] = {}
     renames: dict[str, str] = {}
@@ -177,8 +181,12 @@ def _backward(
             continue
         received = [_total(emit, output, parts, grads, renames) for output in node.outputs]
         site = Graph("", builder.tensors, (), (), ()).site(node)
-        for slot, grad in OPS[node.op].vjp(emit, site, received, wanted).items():
+        apart = rows.apart(site, wanted)
+        whole = [slot for slot in wanted if slot not in apart]
+        for slot, grad in OPS[node.op].vjp(emit, site, received, whole).items():
             parts.setdefault(_slots(node)[slot], []).append(grad)
+        for name, grad in rows.emit(emit, site, received[0], apart):
+            parts.setdefault(name, []).append(grad)
     for name in trainable:
         emit.module = ""
         if parts.get(name):

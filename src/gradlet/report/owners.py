@@ -20,6 +20,7 @@ LOSS = "(loss)"
 
 _KIND_OF_ROLE = {
     "param": "weights",
+    "updated": "weights",
     "const": "constants",
     "gradient": "gradients",
     "partial": "gradients",
