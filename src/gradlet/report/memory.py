@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gradlet.graph import PHASES, Node
+from gradlet.graph import EXTERNAL_ROLES, PHASES, Node
 from gradlet.plan.model import REGIONS, Buffer, Plan
 from gradlet.report.owners import INPUT, KINDS, LOSS, SHARED, Owners
 
@@ -140,10 +140,7 @@ def alive(buffer: Buffer, index: int) -> bool:
 
 
 def content(buffer: Buffer, index: int, written: Mapping[str, int]) -> str:
-    """The tensor that a buffer holds at a call: the last that was written, or its first. What
-    survives the step goes by the model's own name."""
-    if buffer.region != "arena":
-        return buffer.tensors[0]
+    """The tensor that a buffer holds at a call: the last that was written, or its first."""
     present = [name for name in buffer.tensors if written.get(name, -1) <= index]
     return max(present, key=lambda name: written.get(name, -1), default=buffer.tensors[0])
 
@@ -202,7 +199,7 @@ def _peak(plan: Plan, owners: Owners, timeline: tuple[Moment, ...], level: str) 
     holdings = []
     for buffer in plan.buffers:
         if buffer.level == level and alive(buffer, top.index):
-            name = content(buffer, top.index, written)
+            name = _kept(plan, buffer) or content(buffer, top.index, written)
             holdings.append(
                 Holding(
                     name,
@@ -224,6 +221,14 @@ def _peak(plan: Plan, owners: Owners, timeline: tuple[Moment, ...], level: str) 
         kinds,
         tuple(holdings),
     )
+
+
+def _kept(plan: Plan, buffer: Buffer) -> str:
+    """What survives the step goes by the model's own name."""
+    if buffer.region == "arena":
+        return ""
+    kept = (n for n in buffer.tensors if plan.graph.tensors[n].role in EXTERNAL_ROLES)
+    return next(kept, buffer.tensors[0])
 
 
 def _span(plan: Plan, buffer: Buffer) -> tuple[int, int]:
