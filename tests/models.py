@@ -322,3 +322,24 @@ def gru_in_reverse() -> Model:
             return logits
 
     return Last(), (torch.randn(9, 2, 3),)
+
+
+class Windows(nn.Module):
+    """Overlapping windows of a signal, patches of an image, and moves of dimensions of 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = nn.Linear(5, 4)
+        self.patches = nn.Unfold((2, 3), dilation=(1, 2), padding=(1, 0), stride=2)
+        self.head = nn.Linear(18, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.frames(x.unfold(2, 5, 3)).permute(0, 1, 3, 2)
+        y = self.patches(x.unsqueeze(1).transpose(1, 2).squeeze(2))
+        logits: Tensor = self.head(y.mean(dim=2))
+        return logits
+
+
+@model
+def windows() -> Model:
+    return Windows(), (torch.randn(1, 3, 30),)

@@ -20,8 +20,8 @@ def net():
 def bad_label():
     return *net(), torch.tensor([0, 1, 2, 3])
 
-def with_gelu():
-    return nn.Sequential(nn.Linear(6, 5), nn.Mish(), nn.Softshrink()), torch.randn(4, 6)
+def with_rrelu():
+    return nn.Sequential(nn.Linear(6, 5), nn.Mish(), nn.RReLU()), torch.randn(4, 6)
 
 def poisoned():
     module, x = net()
@@ -117,7 +117,7 @@ BAD = {
         "fails in PyTorch itself",
     ),
     "bad shape": (("build", "model.py:net", "-o", "d", "--input", "3xx"), "3x32x32"),
-    "unsupported": (("build", "model.py:with_gelu", "-o", "d"), "module '2': aten.softshrink"),
+    "unsupported": (("build", "model.py:with_rrelu", "-o", "d"), "module '2': aten.rrelu"),
     "label": (("build", "model.py:bad_label", "-o", "d"), "labels run from 0 to 3"),
     "NaN": (("build", "model.py:poisoned", "-o", "d"), "parameter '0.weight'"),
     "foreign folder": (("build", "model.py:net", "-o", "."), "nothing was written"),

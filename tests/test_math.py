@@ -13,7 +13,7 @@ import pytest
 from gradlet import compiler
 from gradlet.graph import Array
 
-RUNTIME = Path(compiler.__file__).parent.parent / "c" / "runtime"
+RUNTIME = Path(compiler.__file__).parent / "c" / "runtime"
 SOURCE = """
 #include "gl.h"
 static gl_range share(int id, int of, int n) { gl_core me = {id, of}; return gl_share(me, n); }

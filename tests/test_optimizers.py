@@ -198,7 +198,7 @@ float warmup(float rate, int step, int n) { return gl_rate_warmup(rate, step, n)
 def schedules(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("schedule")
     (folder / "schedule.c").write_text(SCHEDULES)
-    runtime = Path(compiler.__file__).parent.parent / "c" / "runtime"
+    runtime = Path(compiler.__file__).parent / "c" / "runtime"
     path = compiler.build_library([folder / "schedule.c"], folder / "s.so", include=[runtime])
     return ctypes.CDLL(str(path))
 

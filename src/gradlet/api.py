@@ -13,6 +13,7 @@ import numpy as np
 
 from gradlet import target as targets
 from gradlet.capture import Captured, capture
+from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.emit.project import Project, emit, load, refuse_foreign
 from gradlet.engines import gvsoc, host, sim
@@ -155,7 +156,8 @@ def training_graph(
     targets_given = captured.targets
     if targets_given is None:
         targets_given = _drawn_targets(captured.graph, recipe.loss)
-    return train(lay_out(captured.graph, layout), recipe, targets_given)
+    graph = moves_as_views(lay_out(captured.graph, layout))
+    return train(graph, recipe, targets_given)
 
 
 def _wished(defaults: Mapping[str, Any]) -> Recipe:

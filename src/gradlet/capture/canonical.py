@@ -32,6 +32,19 @@ def canonical(graph: Graph, *, turn: Collection[str] = ()) -> Graph:
     return simpler
 
 
+def moves_as_views(graph: Graph) -> Graph:
+    """With permutations that only move dimensions of 1 as views, which cost nothing."""
+
+    def view(node: Node) -> Node:
+        shape = graph.tensors[node.inputs[0]].shape
+        kept = [axis for axis in ints(node.attrs, "axes") if shape[axis] != 1]
+        attrs = {"shape": graph.tensors[node.outputs[0]].shape}
+        return replace(node, op="reshape", attrs=attrs) if kept == sorted(kept) else node
+
+    nodes = (view(node) if node.op == "transpose" else node for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
 class _Pass:
     """Writes a graph once more, line by line, in front of what stands already."""
 
