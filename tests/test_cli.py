@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_project import cc
+
 MODEL = """
 import torch
 from torch import nn
@@ -235,6 +237,6 @@ def test_a_small_language_model(tmp_path: Path) -> None:
     assert build.returncode == 0, build.stderr
     verified = gradlet("verify", "d", "--steps", "3", folder=tmp_path)
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    make = ["make", "golden"]
+    make = ["make", "golden", f"CC={cc()}"]
     golden = subprocess.run(make, cwd=tmp_path / "d", capture_output=True, text=True, check=False)
     assert "PASS" in golden.stdout, golden.stdout + golden.stderr

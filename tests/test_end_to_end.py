@@ -174,6 +174,9 @@ def graph_op(project: Project, name: str) -> str:
         ("3", 2),
         ("*.bias", 4),
         ("7.weight", 1),
+        ("biases", 4),
+        ("biases,last:1", 5),
+        ("0,3,7", 6),
     ],
 )
 def test_any_subset_can_be_trained(update: str, trained: int, tmp_path: Path) -> None:

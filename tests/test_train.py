@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
@@ -13,7 +17,8 @@ from gradlet.errors import GradletError
 from gradlet.graph import Graph, Node
 from gradlet.graph_check import check_graph
 from gradlet.recipe import Recipe, parse_loss
-from gradlet.train import select, train
+from gradlet.selection import select
+from gradlet.train import train
 from tests.models import MODELS
 
 
@@ -78,6 +83,48 @@ def test_selection() -> None:
     assert select(graph, "last:1") == ["9.weight", "9.bias"]
     assert select(graph, "0,9.bias") == ["0.weight", "0.bias", "9.bias"]
     assert select(graph, "*.weight") == [n for n in names if n.endswith("weight")]
+    assert select(graph, "biases") == [n for n in names if n.endswith("bias")]
+    assert select(graph, " biases, last:1 ,") == [*names[1:-2:2], "9.weight", "9.bias"]
+    with pytest.raises(GradletError, match="model 'lenet' has no norms"):
+        select(graph, "norms")
+
+
+NORMED = nn.Sequential(
+    nn.Conv2d(2, 4, 3),
+    nn.BatchNorm2d(4),
+    nn.GroupNorm(2, 4),
+    nn.Flatten(),
+    nn.LayerNorm(64),
+    nn.Linear(64, 3),
+)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_norms_and_biases_by_what_they_do(training: bool) -> None:
+    captured = gradlet.capture(NORMED.train(training), (torch.randn(2, 2, 6, 6),))
+    norms = [f"{layer}.{kind}" for layer in (1, 2, 4) for kind in ("weight", "bias")]
+    assert select(captured.graph, "norms") == norms
+    assert select(captured.graph, "biases") == [f"{layer}.bias" for layer in (0, 1, 2, 4, 5)]
+
+
+def test_biases_of_recurrent_layers() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(3, 4, batch_first=True)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.lstm(x)[0][:, -1])
+
+    graph = gradlet.capture(Recurrent(), (torch.randn(2, 5, 3),)).graph
+    assert select(graph, "biases") == ["lstm.bias_ih_l0", "lstm.bias_hh_l0", "head.bias"]
+
+
+def test_a_module_that_is_called_biases() -> None:
+    module = nn.Sequential(OrderedDict(first=nn.Linear(3, 4), biases=nn.Linear(4, 2)))
+    graph = gradlet.capture(module, (torch.randn(2, 3),)).graph
+    assert select(graph, "biases") == ["biases.weight", "biases.bias"]
 
 
 def test_one_add_per_further_reader() -> None:

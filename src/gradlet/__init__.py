@@ -6,7 +6,19 @@ modules of the same names; import from those with `from gradlet.plan import ...`
 
 __version__ = "0.1.0"
 
-from gradlet.api import Recipe, build, capture, emit, load, plan, run, train, training_graph, verify
+from gradlet.api import (
+    Recipe,
+    build,
+    capture,
+    emit,
+    load,
+    memory,
+    plan,
+    run,
+    train,
+    training_graph,
+    verify,
+)
 from gradlet.errors import DoesNotFit, GradletError
 
 __all__ = [
@@ -17,6 +29,7 @@ __all__ = [
     "capture",
     "emit",
     "load",
+    "memory",
     "plan",
     "run",
     "train",

@@ -1,10 +1,11 @@
 """The verbs, as functions: capture, train, plan, emit, run, verify, and build for all but the last
-two. Each takes the value that the one before returns."""
+two. Each takes the value that the one before returns. memory tells what a plan costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from gradlet.capture.layout import check_layout, lay_out
 from gradlet.emit.project import Project, emit, load, refuse_foreign
 from gradlet.engines import gvsoc, host, sim
 from gradlet.engines.model import Run
-from gradlet.errors import GradletError
+from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Array, Graph
 from gradlet.ops.losses import LABELLED, target_of
-from gradlet.plan import plan
+from gradlet.plan import Plan, plan
 from gradlet.recipe import Recipe
+from gradlet.report import MemoryReport, memory_report
+from gradlet.report.fit import explain
 from gradlet.train import train
 from gradlet.verify import verify
 
@@ -32,6 +35,7 @@ __all__ = [
     "capture",
     "emit",
     "load",
+    "memory",
     "plan",
     "run",
     "train",
@@ -39,15 +43,67 @@ __all__ = [
     "verify",
 ]
 
-DEFAULT_TARGET = "pulp-open"
 ENGINES: dict[str, Callable[..., Run]] = {"sim": sim.run, "gvsoc": gvsoc.run, "host": host.run}
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that leads from a model to a plan. A recipe of None is the model's own."""
+
+    model: Any
+    target: str = targets.DEFAULT
+    cores: int | None = None
+    memories: Mapping[str, str | int] = field(default_factory=dict)
+    layout: str = "chw"
+    prefix: str = "net"
+    recipe: Callable[[Mapping[str, Any]], Recipe] | Recipe | None = None
+    capture_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def device(self) -> targets.Target:
+        return targets.load(self.target, cores=self.cores, sizes=self.memories)
+
+    def captured(self) -> Captured:
+        return capture(self.model, **self.capture_options)
+
+    def plan(self, captured: Captured | None = None, *, fit: bool = True) -> Plan:
+        """Raises DoesNotFit with what would, unless the fit does not matter."""
+        device = self.device()
+        captured = captured or self.captured()
+        recipe = self.recipe_for(captured)
+        graph = training_graph(captured, recipe, layout=self.layout)
+        try:
+            return plan(graph, device, prefix=self.prefix, fit=fit)
+        except DoesNotFit:
+            looked_at = plan(graph, device, prefix=self.prefix, fit=False)
+        text = explain(
+            looked_at,
+            partial(self._again, captured, recipe),
+            update=recipe.update,
+            input_shape=self.capture_options.get("input_shape"),
+        )
+        raise DoesNotFit(text)
+
+    def recipe_for(self, captured: Captured) -> Recipe:
+        if isinstance(self.recipe, Recipe):
+            return self.recipe
+        return (self.recipe or _wished)(captured.defaults)
+
+    def _again(self, captured: Captured, recipe: Recipe, **changes: Any) -> Plan:
+        """The plan with another update, batch, input_shape or memories, if it fits."""
+        recipe = replace(recipe, update=changes.get("update", recipe.update))
+        anew = {key: value for key, value in changes.items() if key in ("batch", "input_shape")}
+        if anew:
+            captured = capture(self.model, **{**self.capture_options, **anew})
+        sizes = {**self.memories, **changes.get("memories", {})}
+        device = targets.load(self.target, cores=self.cores, sizes=sizes)
+        return plan(training_graph(captured, recipe, layout=self.layout), device)
 
 
 def build(
     model: Any,
     folder: str | Path,
     *,
-    target: str = DEFAULT_TARGET,
+    target: str = targets.DEFAULT,
     cores: int | None = None,
     memories: Mapping[str, str | int] | None = None,
     batch: int | None = None,
@@ -57,13 +113,35 @@ def build(
     **capture_options: Any,
 ) -> Project:
     """Capture, train, plan and emit in one call."""
-    check_layout(layout)
     folder = Path(folder)
     refuse_foreign(folder)
-    device = targets.load(target, cores=cores, sizes=memories)
-    captured = capture(model, batch=batch, **capture_options)
-    graph = training_graph(captured, recipe, layout=layout)
-    return emit(plan(graph, device, prefix=prefix), folder)
+    check_layout(layout)
+    options = {"batch": batch, **capture_options}
+    request = Request(model, target, cores, memories or {}, layout, prefix, recipe, options)
+    return emit(request.plan(), folder)
+
+
+def memory(
+    model: Any,
+    *,
+    target: str = targets.DEFAULT,
+    cores: int | None = None,
+    memories: Mapping[str, str | int] | None = None,
+    batch: int | None = None,
+    recipe: Recipe | None = None,
+    layout: str = "chw",
+    **capture_options: Any,
+) -> MemoryReport:
+    """What takes the memory of a training step, also if it is more than the target has.
+
+    A Plan or a Project is looked at as it is.
+    """
+    if isinstance(model, Plan | Project):
+        return memory_report(model if isinstance(model, Plan) else model.plan)
+    check_layout(layout)
+    options = {"batch": batch, **capture_options}
+    request = Request(model, target, cores, memories or {}, layout, "net", recipe, options)
+    return memory_report(request.plan(fit=False))
 
 
 def training_graph(
@@ -74,13 +152,18 @@ def training_graph(
     With the layout hwc inputs, weights and targets are turned; give them as the model has them.
     """
     if recipe is None:
-        known = {k: v for k, v in captured.defaults.items() if k in Recipe.__dataclass_fields__}
-        recipe = replace(Recipe(), **known)
+        recipe = _wished(captured.defaults)
     targets_given = captured.targets
     if targets_given is None:
         targets_given = _drawn_targets(captured.graph, recipe.loss)
     graph = moves_as_views(lay_out(captured.graph, layout))
     return train(graph, recipe, targets_given)
+
+
+def _wished(defaults: Mapping[str, Any]) -> Recipe:
+    """The model's own wishes, then the defaults."""
+    known = {k: v for k, v in defaults.items() if k in Recipe.__dataclass_fields__}
+    return replace(Recipe(), **known)
 
 
 def _drawn_targets(graph: Graph, loss: str) -> Array | None:

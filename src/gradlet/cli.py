@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,16 +20,14 @@ from rich.table import Table
 
 import gradlet
 from gradlet import doctor as doctor_module
-from gradlet import target as targets
-from gradlet.api import DEFAULT_TARGET, ENGINES, training_graph
-from gradlet.capture import Captured
+from gradlet.api import ENGINES, Request
 from gradlet.capture.layout import check_layout
+from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.engines.costs import run_json, show_run
 from gradlet.errors import GradletError
-from gradlet.ops.losses import LOSSES
 from gradlet.plan.model import Plan
-from gradlet.recipe import Recipe, parse_loss
+from gradlet.report import memory_report
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.verify import Verdict
 
@@ -96,73 +93,56 @@ def progress(text: str) -> AbstractContextManager[Any]:
 
 
 @command
+@with_model_options
 def build(
-    model: Annotated[str, typer.Argument(help="file.py:NAME, an .onnx or .toml, or zoo:NAME.")],
+    options: ModelOptions,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the project.")],
-    target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = DEFAULT_TARGET,
-    cores: Annotated[int | None, typer.Option(help="Cores of the team.")] = None,
-    l1: Annotated[str | None, typer.Option(help="Size of L1, such as 64k.")] = None,
-    l2: Annotated[str | None, typer.Option(help="Size of L2, such as 1.5M.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="KEY=VALUE of the target, such as L1=128k or fpus=4."),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(help=f"NAME[:OPTION=VALUE,...], one of {', '.join(LOSSES)}."),
-    ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="L2 penalty.")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of sgd.")] = None,
-    nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Of sgd.")] = None,
-    betas: Annotated[str | None, typer.Option(help="Of adam: 0.9,0.999.")] = None,
-    eps: Annotated[float | None, typer.Option(help="Of adam.  [default: 1e-8]")] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="Limit of all gradients' norm.")] = None,
-    clip_value: Annotated[float | None, typer.Option(help="Limit of each gradient.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Samples computed together.")] = None,
-    accumulate: Annotated[int | None, typer.Option(help="Batches per update.")] = None,
-    dtype: Annotated[str, typer.Option(help="f32.")] = "f32",
-    layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw",
-    update: Annotated[str | None, typer.Option(help="all, last:N, or names and patterns.")] = None,
-    prefix: Annotated[str, typer.Option(help="Start of every C name.")] = "net",
-    input_: Annotated[
-        str | None, typer.Option("--input", help="Shape of one sample, CxHxW, if there is none.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="An .npz with `inputs` and `targets` for the golden data.")
-    ] = None,
     json_: Json = False,
 ) -> None:
     """Turn a model into a C project that trains it."""
     refuse_foreign(output)
-    check_layout(layout)
-    if dtype != "f32":
-        raise GradletError(f"dtype '{dtype}' is not there; f32 is")
-    sizes = {**_levels(l1, l2), **_settings(set_ or [])}
-    device = targets.load(target, cores=cores, sizes=sizes)
-    with progress(f"capturing {model}"):
-        captured = gradlet.capture(model, batch=batch, input_shape=_shape(input_), data=data)
-    chosen = {
-        **parse_loss(loss),
-        "optimizer": optimizer,
-        "lr": lr,
-        "weight_decay": weight_decay,
-        "momentum": momentum,
-        "nesterov": nesterov,
-        **_betas(betas),
-        "eps": eps,
-        "clip_norm": clip_norm,
-        "clip_value": clip_value,
-        "accumulate": accumulate,
-        "update": update,
-    }
-    with progress("deriving the backward pass and planning the memory"):
-        graph = training_graph(captured, _recipe(captured, chosen), layout=layout)
-        plan = gradlet.plan(graph, device, prefix=prefix)
+    plan = _planned(options)
     with progress("writing the project and its golden data"):
         project = gradlet.emit(plan, output)
     _show(json_, _build_json(project.folder, plan), lambda: _build_table(project.folder, plan))
+
+
+@command
+@with_model_options
+def memory(
+    options: ModelOptions,
+    csv: Annotated[Path | None, typer.Option(help="Write the layers to this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the memory over the step.")] = None,
+    json_: Json = False,
+) -> None:
+    """Show what takes the memory: by layer and step, at the peak, over time.
+
+    Also for a model that does not fit.
+    """
+    report = memory_report(_planned(options, fit=False))
+    for path, write in ((csv, report.csv), (svg, report.svg)):
+        if path is not None:
+            path.write_text(write())
+    _show(json_, report.to_json(), lambda: print(report))
+
+
+def _planned(options: ModelOptions, *, fit: bool = True) -> Plan:
+    check_layout(options.layout)
+    request = Request(
+        options.model,
+        options.target,
+        options.cores,
+        options.sizes(),
+        options.layout,
+        options.prefix,
+        options.recipe,
+        options.capture_options(),
+    )
+    request.device()  # a wrong one is told at once
+    with progress(f"capturing {options.model}"):
+        captured = request.captured()
+    with progress("deriving the backward pass and planning the memory"):
+        return request.plan(captured, fit=fit)
 
 
 @command
@@ -215,10 +195,10 @@ def sim(
     json_: Json = False,
 ) -> int:
     """Run any bare-metal program on the simulated cluster and count its cycles."""
-    settings: dict[str, object] = dict(_settings(set_ or []))
+    chosen: dict[str, object] = dict(settings(set_ or []))
     if cores is not None:
-        settings["cores"] = cores
-    config = SimConfig.load(target, settings)
+        chosen["cores"] = cores
+    config = SimConfig.load(target, chosen)
     show_line = (lambda line: print(line, file=sys.stderr)) if trace else None
     result = simulate(program, config, max_cycles=max_cycles, trace=show_line)
 
@@ -253,43 +233,6 @@ def _show(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> Non
         print(json.dumps(value, indent=1))
     else:
         show()
-
-
-def _levels(l1: str | None, l2: str | None) -> dict[str, str]:
-    return {name: size for name, size in (("L1", l1), ("L2", l2)) if size is not None}
-
-
-def _settings(pairs: list[str]) -> dict[str, str]:
-    for pair in pairs:
-        if "=" not in pair:
-            raise GradletError(f"--set {pair}: write it as KEY=VALUE")
-    return dict(pair.split("=", 1) for pair in pairs)
-
-
-def _shape(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    parts = text.lower().replace(",", "x").split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise GradletError(f"--input {text}: write the shape of one sample as for example 3x32x32")
-    return [int(part) for part in parts]
-
-
-def _betas(text: str | None) -> dict[str, float]:
-    if text is None:
-        return {}
-    try:
-        beta1, beta2 = (float(part) for part in text.split(","))
-    except ValueError:
-        raise GradletError(f"--betas {text}: write two numbers, such as 0.9,0.999") from None
-    return {"beta1": beta1, "beta2": beta2}
-
-
-def _recipe(captured: Captured, chosen: dict[str, Any]) -> Recipe:
-    """The command line first, then the model's own wishes, then the defaults."""
-    wishes = {k: v for k, v in captured.defaults.items() if k in Recipe.__dataclass_fields__}
-    given = {key: value for key, value in chosen.items() if value is not None}
-    return replace(Recipe(), **{**wishes, **given})
 
 
 def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from gradlet.errors import GradletError
 FOLDER = Path(__file__).parent / "targets"
 UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 MAX_CORES = 16
+DEFAULT = "pulp-open"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -15,6 +14,8 @@ from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, WEIGHTED_BY, options_of, target_of
 from gradlet.recipe import LOSS_OPTIONS, Recipe
+from gradlet.rows import RowGradients, rows_name, with_rows_apart
+from gradlet.selection import select, select_rows
 from gradlet.update import append_update, check_optimizer
 
 
@@ -25,9 +26,11 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
         raise GradletError(
             f"the model returns {len(graph.outputs)} tensors; a loss needs exactly one"
         )
+    whole, rows = select(graph, recipe.update), select_rows(graph, recipe.update)
+    graph = with_rows_apart(graph, rows)
+    trainable = [*whole, *(rows_name(name, part) for name, part in rows.items())]
     builder = GraphBuilder(graph.name, graph)
     loss, samples, stored = _append_loss(builder, graph, recipe, targets)
-    trainable = select(graph, recipe.update)
     grads = _backward(builder, loss, trainable, recipe.accumulate)
     steps = _append_steps(builder)
     updates = append_update(builder, trainable, grads, recipe)
@@ -138,52 +141,6 @@ def _checked_targets(
     return labels.astype(np.int32)
 
 
-def select(graph: Graph, update: str) -> list[str]:
-    """Parameters named by `all`, `last:N` (layers) or names, module paths and patterns."""
-    names = [tensor.name for tensor in graph.of_role("param")]
-    if not names:
-        raise GradletError(f"model '{graph.name}' has no parameters to train")
-    if update == "all":
-        return names
-    if update.startswith("last:"):
-        layers = _layers(graph, set(names))
-        count = update.removeprefix("last:")
-        if not count.isdigit() or not 1 <= int(count) <= len(layers):
-            raise GradletError(f"--update {update}: between 1 and {len(layers)} layers are there")
-        chosen = {name for layer in layers[-int(count) :] for name in layer}
-        return [name for name in names if name in chosen]
-    chosen = set()
-    for pattern in filter(None, (part.strip() for part in update.split(","))):
-        hits = [
-            n for n in names if fnmatchcase(n, pattern) or n.startswith(pattern.rstrip(".") + ".")
-        ]
-        if not hits:
-            raise GradletError(f"--update: no parameter matches '{pattern}'; {_listing(names)}")
-        chosen.update(hits)
-    if not chosen:
-        raise GradletError(f"--update names no parameter; {_listing(names)}")
-    return [name for name in names if name in chosen]
-
-
-def _layers(graph: Graph, names: set[str]) -> list[list[str]]:
-    """Parameters by layer: those of one node, or of nodes of one module that follow each other."""
-    layers: list[list[str]] = []
-    module = ""
-    for node in graph.nodes:
-        own = [name for name in node.inputs if name in names]
-        if own and node.module and node.module == module:
-            layers[-1] += own
-        elif own:
-            layers.append(own)
-            module = node.module
-    return layers
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return f"there are {', '.join(names[:12])}{more}"
-
-
 class _BackwardEmitter:
     """Writes the nodes of the backward phase for the ops' vjp."""
 
@@ -213,6 +170,7 @@ def _backward(
     needed = _needs_gradient(forward, trainable)
     seed = builder.value("d_loss", np.asarray(1.0 / accumulate), "const")
     emit = _BackwardEmitter(builder)
+    rows = RowGradients(forward)
     parts: dict[str, list[str]] = {loss: [seed]}
     grads: dict[str, str] = {}
     renames: dict[str, str] = {}
@@ -223,8 +181,12 @@ def _backward(
             continue
         received = [_total(emit, output, parts, grads, renames) for output in node.outputs]
         site = Graph("", builder.tensors, (), (), ()).site(node)
-        for slot, grad in OPS[node.op].vjp(emit, site, received, wanted).items():
+        apart = rows.apart(site, wanted)
+        whole = [slot for slot in wanted if slot not in apart]
+        for slot, grad in OPS[node.op].vjp(emit, site, received, whole).items():
             parts.setdefault(_slots(node)[slot], []).append(grad)
+        for name, grad in rows.emit(emit, site, received[0], apart):
+            parts.setdefault(name, []).append(grad)
     for name in trainable:
         emit.module = ""
         if parts.get(name):

@@ -23,8 +23,9 @@ from gradlet.errors import GradletError
 from gradlet.plan import plan
 from gradlet.recipe import Recipe
 from gradlet.reference import run_reference
+from gradlet.selection import select
 from gradlet.target import load as load_target
-from gradlet.train import select, train
+from gradlet.train import train
 
 KINDS = {"GRU": "gru", "LSTM": "lstm", "RNN": "rnn"}
 DEEP = {"num_layers": 2, "bidirectional": True, "batch_first": True}

@@ -131,6 +131,11 @@ class Op(ABC):
         """Gradients of the wanted inputs, by input name, from those of the outputs."""
         raise GradletError(f"{self.name} cannot be differentiated")
 
+    def rows_dim(self, site: Site, slot: str) -> int | None:
+        """The dimension of the result that the rows of an operand make, one each, if they do: then
+        the gradient of some rows takes no more than that part of the result's gradient."""
+        return None
+
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes)
 

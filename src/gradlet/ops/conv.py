@@ -31,7 +31,7 @@ from gradlet.ops.base import (
     pair,
     register,
 )
-from gradlet.ops.channels import MapOp, all_but_channels, spatial
+from gradlet.ops.channels import MapOp, all_but_channels, channels_last, spatial
 from gradlet.ops.line import as_planes, batched, lifted, planes, without_height, without_rows
 from gradlet.ops.window import Sides, onnx_padding, same_padding, toml_padding, window
 
@@ -119,6 +119,11 @@ class Conv2d(MapOp):
             axes = all_but_channels(site.attrs, site.outs[0].shape)
             result["b"] = emit.add("sum", [grads[0]], {"axes": axes})
         return result
+
+    def rows_dim(self, site: Site, slot: str) -> int | None:
+        if slot == "x" or (slot == "w" and _grouped(site.attrs) > 1):
+            return None
+        return len(site.outs[0].shape) - 1 if channels_last(site.attrs) else 1
 
     def work(self, site: Site) -> Work:
         return Work(_macs(site.ins[1].shape, site.outs[0].shape), site.moved_bytes)

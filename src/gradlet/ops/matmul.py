@@ -104,6 +104,10 @@ class Matmul(Op):
             result["bias"] = emit.add("sum", [grads[0]], {"axes": tuple(range(rank - 1))})
         return result
 
+    def rows_dim(self, site: Site, slot: str) -> int | None:
+        of_weight = slot == "b" and site.attrs["layout"] == "nt" and len(site.ins[1].shape) == 2
+        return len(site.outs[0].shape) - 1 if slot == "bias" or of_weight else None
+
     def work(self, site: Site) -> Work:
         e = extents(str(site.attrs["layout"]), site.ins[0].shape, site.ins[1].shape)
         return Work(e.batch * e.m * e.n * e.k, site.moved_bytes)

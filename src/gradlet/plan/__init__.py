@@ -31,10 +31,16 @@ class Options:
 
 
 def plan(
-    graph: Graph, target: Target, *, prefix: str = "net", options: Options | None = None
+    graph: Graph,
+    target: Target,
+    *,
+    prefix: str = "net",
+    options: Options | None = None,
+    fit: bool = True,
 ) -> Plan:
     """Order, kernels and addresses: all in the nearest memory that is large enough, and of what is
-    farther away the most used part nearer. Checked before it is returned."""
+    farther away the most used part nearer. Checked before it is returned. With fit=False a plan
+    that is too large for the target is returned as well, to be looked at."""
     options = options or Options()
     if not prefix.isidentifier() or not prefix.isascii():
         raise GradletError(f"prefix '{prefix}' cannot begin a C name")
@@ -57,6 +63,8 @@ def plan(
                 result = _nearer(result, requests, persistent, storages)
             check_plan(result)
             return result
+    if not fit:
+        return plans[-1]
     raise DoesNotFit(_too_large(plans[-1]))
 
 

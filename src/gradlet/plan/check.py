@@ -114,7 +114,7 @@ def _replay(plan: Plan) -> Iterator[str]:
         for old, new in final.items():
             if shadow.places[old] is not shadow.places[new]:
                 yield f"'{new}' does not replace '{old}' in place"
-            elif not shadow.holds(new):
+            elif not shadow.holds(source[new]):
                 yield f"step {step}: the update '{new}' is not there at the end"
             shadow.write(old)
 

@@ -1,0 +1,183 @@
+"""What to do about a model that does not fit: the ways out, each of them really planned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gradlet.errors import GradletError
+from gradlet.plan.model import Plan
+from gradlet.report.memory import Peak, memory_report
+from gradlet.selection import layers_of
+
+SECONDS = 20.0
+"""For the whole search: most plans take a fraction of a second, a model that is captured anew
+takes some."""
+
+LARGEST = 3
+HALVINGS = 3
+
+
+class Planner(Protocol):
+    """Plans the same model with something changed: update, batch, input_shape or memories."""
+
+    def __call__(self, **changes: Any) -> Plan: ...
+
+
+@dataclass(frozen=True)
+class WayOut:
+    option: str
+    plan: Plan
+    note: str = ""
+
+
+def explain(
+    plan: Plan,
+    again: Planner,
+    *,
+    update: str = "all",
+    input_shape: Sequence[int] | None = None,
+    seconds: float = SECONDS,
+) -> str:
+    """Why a plan does not fit, and which options would make it. `input_shape` is of one sample, if
+    it is the command line's to choose."""
+    attempt = _Attempt(again, time.monotonic() + seconds)
+    ways = list(_ways(plan, attempt, update, input_shape))
+    return "\n".join([*_fault(plan), *_listing(ways)])
+
+
+def needed(plan: Plan) -> int:
+    """Bytes of the memory that holds the data; the kernels' sizes may have to lie there too."""
+    return plan.used + (plan.sizes_bytes if len(plan.target.memories) > 1 else 0)
+
+
+def _fault(plan: Plan) -> Iterator[str]:
+    target, level = plan.target, plan.level
+    rooms = " and ".join(f"{target.room(m):,} of {m.name}" for m in target.memories)
+    missing = needed(plan) - target.room(level)
+    yield (
+        f"model '{plan.graph.name}' does not fit: it needs {needed(plan):,} bytes, the target "
+        f"'{target.name}' has {rooms} for data ({missing:,} missing in {level.name})."
+    )
+    peaks = memory_report(plan).peaks
+    peak: Peak = next(peak for peak in peaks if peak.level == level.name)
+    largest = ", ".join(
+        f"{h.tensor} ({h.bytes:,} bytes, {h.kind} of {h.module})" for h in peak.buffers[:LARGEST]
+    )
+    yield f"The largest consumers at the peak, in {peak.call}: {largest}."
+
+
+def _listing(ways: Sequence[WayOut]) -> Iterator[str]:
+    if not ways:
+        yield "No smaller batch and no --update last:N makes it fit; `gradlet memory` shows more."
+        return
+    yield "It would fit with"
+    width = max(len(way.option) for way in ways)
+    for way in ways:
+        note = f", {way.note}" if way.note else ""
+        used = f"{way.plan.used:,} bytes of {way.plan.level.name}{note}"
+        yield f"  {way.option.ljust(width)}  {used}"
+    yield "`gradlet memory` shows what takes the memory."
+
+
+class _Attempt:
+    """Plans with changes, as long as there is time."""
+
+    def __init__(self, again: Planner, end: float) -> None:
+        self._again = again
+        self._end = end
+
+    def __call__(self, **changes: Any) -> Plan | None:
+        if time.monotonic() > self._end:
+            return None
+        try:
+            return self._again(**changes)
+        except GradletError:  # too large again, or a change that this model cannot take
+            return None
+
+
+def _ways(
+    plan: Plan, attempt: _Attempt, update: str, input_shape: Sequence[int] | None
+) -> Iterator[WayOut]:
+    graph = plan.graph
+    layers = len(layers_of(graph))
+    most = _last_count(update, layers) - 1
+    batch = graph.tensors[graph.inputs[0]].shape[0] if graph.inputs else 1
+    found = False
+    for way in (
+        _fewer_layers(attempt, most, layers),
+        _smaller_batch(attempt, batch),
+        _smaller_input(attempt, input_shape),
+    ):
+        if way is not None:
+            found = True
+            yield way
+    if not found and batch > 1:
+        both = _fewer_layers(attempt, most, layers, batch=1)
+        if both is not None:
+            yield both
+    larger = _larger_memory(plan, attempt)
+    if larger is not None:
+        yield larger
+
+
+def _last_count(update: str, layers: int) -> int:
+    """How many layers are trained now, as far as `last:N` can tell."""
+    count = update.removeprefix("last:")
+    return int(count) if update.startswith("last:") and count.isdigit() else layers
+
+
+def _fewer_layers(attempt: _Attempt, most: int, layers: int, **changes: Any) -> WayOut | None:
+    best = _largest(most, lambda count: attempt(update=f"last:{count}", **changes))
+    if best is None:
+        return None
+    count, plan = best
+    more = "".join(f" --{name} {value}" for name, value in changes.items())
+    return WayOut(f"--update last:{count}{more}", plan, f"trains {count} of {layers} layers")
+
+
+def _smaller_batch(attempt: _Attempt, batch: int) -> WayOut | None:
+    best = _largest(batch - 1, lambda count: attempt(batch=count))
+    if best is None:
+        return None
+    return WayOut(f"--batch {best[0]}", best[1], f"instead of {batch}")
+
+
+def _smaller_input(attempt: _Attempt, shape: Sequence[int] | None) -> WayOut | None:
+    """Only where the command line names the shape; a model that takes no other is left alone."""
+    if shape is None or len(shape) < 2:
+        return None
+    for halving in range(1, HALVINGS + 1):
+        smaller = [shape[0], *(extent // 2**halving for extent in shape[1:])]
+        plan = attempt(input_shape=smaller) if min(smaller) > 0 else None
+        if plan is not None:
+            return WayOut(f"--input {'x'.join(map(str, smaller))}", plan)
+    return None
+
+
+def _larger_memory(plan: Plan, attempt: _Attempt) -> WayOut | None:
+    memory = plan.level
+    size = needed(plan) + memory.size - plan.target.room(memory)
+    text = f"{-(-size // 1024)}k"
+    larger = attempt(memories={memory.name: text})
+    if larger is None:
+        return None
+    named = memory.name in ("L1", "L2")
+    option = f"--{memory.name.lower()} {text}" if named else f"--set {memory.name}={text}"
+    return WayOut(option, larger, f"a larger {memory.name}")
+
+
+def _largest(most: int, attempt: Callable[[int], Plan | None]) -> tuple[int, Plan] | None:
+    """The largest of 1..most that can be planned, by halving: more needs more memory."""
+    best: tuple[int, Plan] | None = None
+    low, high = 1, most
+    while low <= high:
+        middle = (low + high + 1) // 2
+        plan = attempt(middle)
+        if plan is None:
+            high = middle - 1
+        else:
+            best, low = (middle, plan), middle + 1
+    return best
