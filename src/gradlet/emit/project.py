@@ -22,22 +22,15 @@ from gradlet.dtypes import DTYPES
 from gradlet.emit.golden import AT_END, Golden, golden, sample_count
 from gradlet.emit.names import comment, identifiers, initializer, literal
 from gradlet.emit.oracle import oracle_source
+from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
 from gradlet.errors import GradletError
-from gradlet.graph import Array
 from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
-from gradlet.plan.model import KINDS, NEAR, REGIONS, Call, Plan
+from gradlet.plan.model import KINDS, NEAR, Call, Plan
 
 MANIFEST = "manifest.json"
 STARTUP = ("start.S", "team.c")
-WORD = 4
 RUNTIME = Path(__file__).parent.parent / "c" / "runtime"
-QUALIFIERS = {
-    region: "const " if region.endswith("constants") else ""
-    for region in REGIONS
-    if not region.endswith("arena")
-}
-SECTIONS = {"weights": "data", "constants": "rodata"}  # by GL_IN of the port
 
 
 @dataclass(frozen=True)
@@ -248,10 +241,10 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
             {"name": name, "calls": [calls[index] for index in members]}
             for name, members in parts(plan).items()
         ],
-        "regions": list(_regions(plan)),
+        "regions": list(regions(plan)),
         "used": plan.used,
         "macs": plan.macs(),
-        "arenas": list(_arenas(plan)),
+        "arenas": list(arenas(plan)),
         **{f"{k}_bytes": sum(map(plan.region_bytes, (k, NEAR + k))) for k in KINDS},
         **_golden_view(plan, expected, tensors),
     }
@@ -282,7 +275,7 @@ def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
     accessor = {"target": "target", **dict.fromkeys(graph.outputs, "output")}.get(name, "")
     if name in graph.inputs:
         accessor = "input" if len(graph.inputs) == 1 else f"input_{names[name]}"
-    union = buffer.kind == "arena" or buffer.region in _mixed_regions(plan)
+    union = buffer.kind == "arena" or buffer.region in mixed_regions(plan)
     member = f".{tensor.dtype}" if union else ""
     return {
         "name": comment(name).replace('"', "'"),
@@ -344,56 +337,6 @@ def parts(plan: Plan) -> dict[str, list[int]]:
         else:
             members["learn"].append(index)
     return members
-
-
-def _mixed_regions(plan: Plan) -> set[str]:
-    """Regions of weights and constants with integers among them."""
-    places = plan.buffer_of()
-    integers = (t for t in plan.graph.tensors.values() if t.dtype == "i32" and t.name in places)
-    return {places[tensor.name].region for tensor in integers} & set(QUALIFIERS)
-
-
-def _regions(plan: Plan) -> Iterator[dict[str, Any]]:
-    for region, qualifier in QUALIFIERS.items():
-        words = -(-plan.region_bytes(region) // WORD)
-        if words:
-            text = _region_text(plan, region, words)
-            element = f"{plan.prefix}_word" if region in _mixed_regions(plan) else "float"
-            kind = {"qualifier": qualifier, "element": element, "level": _level(plan, region)}
-            section = SECTIONS[region.removeprefix(NEAR)]
-            yield {"name": region, **kind, "kind": section, "words": words, "text": text}
-
-
-def _level(plan: Plan, region: str) -> str:
-    return next((b.level for b in plan.buffers if b.region == region), plan.level.name)
-
-
-def _arenas(plan: Plan) -> Iterator[dict[str, Any]]:
-    for region in ("arena", f"{NEAR}arena"):
-        words = -(-plan.region_bytes(region) // WORD)
-        if words:
-            yield {"name": region, "words": words, "level": _level(plan, region)}
-
-
-def _region_text(plan: Plan, region: str, words: int) -> str:
-    """The initial bytes of a region, tensor by tensor, gaps as zeros."""
-    lines, at = [], 0
-    mixed = region in _mixed_regions(plan)
-    for buffer in sorted((b for b in plan.buffers if b.region == region), key=lambda b: b.offset):
-        start = buffer.offset // WORD
-        if start > at:
-            lines.append("    " + ("{0.0f}, " if mixed else "0.0f, ") * (start - at))
-        value = plan.graph.data[buffer.name]
-        shape = "x".join(map(str, value.shape))
-        lines.append(f"    /* {comment(buffer.name)} {shape} */")
-        lines.append(initializer(value, member=_member(value) if mixed else "")[2:-2] + ",")
-        at = start + value.size
-    assert at == words, f"{region} ends at word {at}, not {words}"
-    return "\n".join(lines)
-
-
-def _member(value: Array) -> str:
-    return "f32" if value.dtype.kind == "f" else "i32"
 
 
 def _golden_view(
