@@ -8,6 +8,7 @@ one sum over all times afterwards. Sequences are [time, batch, ...], or [batch, 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -135,8 +136,9 @@ class Scan(_Recurrent):
                 raise ShapeError(f"{slot} has shape {shape}, not {expected[slot]}")
         return tuple((*gx[:2], width * hidden) for width in self.keeps)
 
+    @abstractmethod
     def gradient_inputs(self, site: Site, grads: Sequence[str]) -> list[str]:
-        raise NotImplementedError
+        """What the gradient reads beside dy."""
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
