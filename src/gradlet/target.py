@@ -44,6 +44,16 @@ class Target:
     flags: tuple[str, ...] = ()
     machine: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def home(self) -> Memory:
+        """The memory of the program, and of data that nothing asks to lie elsewhere."""
+        return self.memories[min(1, len(self.memories) - 1)]
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes that a transfer between memories moves per cycle."""
+        return 4 * dict(self.machine).get("dma_ports", 4) / 2
+
     def room(self, memory: Memory) -> int:
         """Bytes of a memory that are left for data."""
         stacks = self.stack * self.cores if memory == self.memories[0] else 0

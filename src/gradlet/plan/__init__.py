@@ -13,9 +13,10 @@ from gradlet.ops import OPS
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.check import check_plan
 from gradlet.plan.model import NEAR, Buffer, Call, Plan
-from gradlet.plan.near import chosen_nearer
+from gradlet.plan.levels import assign_levels
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
+from gradlet.plan.tiler import Tiler
 from gradlet.target import Memory, Target
 
 __all__ = ["Buffer", "Call", "Plan", "check_plan", "plan"]
@@ -26,7 +27,7 @@ class Options:
     """What may be switched off, mostly to show that it changes no result."""
 
     fuse: bool = True
-    nearer: bool = True  # what is touched most in the nearest memory, if not all fits there
+    buffers: str = "double"  # boxes fetched ahead; single: before each tile; none: no tiles
     variants: Mapping[str, str] | None = None  # kernel variant by family, else the last that fits
 
 
@@ -59,8 +60,8 @@ def plan(
         sizes = plans[-1].sizes_bytes if len(target.memories) > 1 else 0
         if plans[-1].used + sizes <= target.room(memory):
             result = plans[-1]
-            if options.nearer:
-                result = _nearer(result, requests, persistent, storages)
+            if options.buffers != "none":
+                result = _tiled(result, computing, requests, persistent, storages, options)
             check_plan(result)
             return result
     if not fit:
@@ -68,29 +69,43 @@ def plan(
     raise DoesNotFit(_too_large(plans[-1]))
 
 
-def _nearer(
-    plan: Plan, requests: list[Request], persistent: list[Storage], storages: dict[str, Storage]
+def _tiled(
+    plan: Plan,
+    units: list[Unit],
+    requests: list[Request],
+    persistent: list[Storage],
+    storages: dict[str, Storage],
+    options: Options,
 ) -> Plan:
-    """The same with what is touched most in the nearest memory, as much as fits there."""
+    """The same with tiles in the nearest memory, and what is worth it there for good."""
     near = plan.target.memories[0]
-    room = plan.target.room(near) - plan.sizes_bytes
-    if plan.level == near or room <= 0:
+    if plan.level == near:
         return plan
-    kept = chosen_nearer(plan, requests, persistent, room, near.align)
-    far_requests = [request for request in requests if request.name not in kept]
-    far_persistent = [storage for storage in persistent if storage.name not in kept]
-    near_requests = [request for request in requests if request.name in kept]
-    near_persistent = [storage for storage in persistent if storage.name in kept]
+    storage_of = {tensor: s.name for s in storages.values() for tensor in s.tensors}
+    tiler = Tiler(
+        plan.graph,
+        plan.target,
+        storage_of,
+        options.variants or {},
+        ahead=options.buffers != "single",
+    )
+    levels = assign_levels(plan, units, requests, persistent, tiler)
+    if levels is None:
+        return plan
+    tiled = {call.scratch for call in plan.calls} - {c.scratch for c in levels.calls if not c.tiling}
+    gone = levels.near | tiled
+    far_requests = [request for request in requests if request.name not in gone]
+    far_persistent = [storage for storage in persistent if storage.name not in levels.near]
+    near_persistent = [storage for storage in persistent if storage.name in levels.near]
     buffers = [
         *_buffers(far_requests, far_persistent, storages, plan.level),
-        *_buffers(near_requests, near_persistent, storages, near, prefix=NEAR),
+        *_buffers(levels.requests, near_persistent, storages, near, prefix=NEAR),
     ]
     bound = sum(storage.bytes for storage in persistent)
-    bound += lower_bound(far_requests) + lower_bound(near_requests)
-    result = replace(plan, buffers=tuple(buffers), lower_bound=bound)
-    far_bytes = result.level_bytes(plan.level.name) + result.image_bytes
-    fits = far_bytes <= plan.target.room(plan.level) and result.level_bytes(near.name) <= room
-    return result if fits else plan
+    bound += lower_bound(far_requests) + lower_bound(levels.requests)
+    result = replace(plan, calls=tuple(levels.calls), buffers=tuple(buffers), lower_bound=bound)
+    far_bytes = result.level_bytes(plan.level.name) + result.image_bytes + result.tables_bytes
+    return result if far_bytes <= plan.target.room(plan.level) else plan
 
 
 def _buffers(

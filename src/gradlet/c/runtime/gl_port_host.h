@@ -11,6 +11,10 @@
     do { \
         statement; \
     } while (0)
+#define GL_ONE(...) \
+    do { \
+        __VA_ARGS__; \
+    } while (0)
 #define GL_IN(level, kind) /* one memory: wherever the linker likes */
 
 #define GL_DMA_IN 1u  /* far memory to near */

@@ -42,6 +42,14 @@ static inline void gl_barrier(void)
         gl_barrier(); \
     } while (0)
 
+/* One core does it, and the others do not wait. It is the last, which often has the least to do. */
+#define GL_ONE(...) \
+    do { \
+        if (gl_core_id() == GL_CORES - 1) { \
+            __VA_ARGS__; \
+        } \
+    } while (0)
+
 /* kind: bss, data, rodata, or sizes of kernel calls. */
 #define GL_IN(level, kind) __attribute__((section("." #kind "." #level)))
 
@@ -55,7 +63,7 @@ static inline volatile uint32_t *gl_register(uint32_t address) { return (volatil
 #define GL_DMA_PITCH 0xffffu     /* of the lines of one command, at most */
 
 /* A core does this once, before its first copy: all its commands count on the counter that it gets
- * here, so that none has to be asked for later. Start-up does it for core 0. */
+ * here, so that none has to be asked for later. Start-up does it for the one of GL_ONE. */
 static inline void gl_dma_open(void) { (void)*gl_register(GL_DMA); }
 
 static inline void gl_dma_1d(void *near, const void *far, uint32_t bytes, uint32_t direction)

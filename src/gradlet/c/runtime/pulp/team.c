@@ -19,7 +19,8 @@ uint64_t gl_team(void);
 uint64_t gl_team(void)
 {
     gl_barrier();
-    GL_ALONE(fill_l1());
+    GL_ONE(fill_l1());
+    gl_barrier();
     const uint32_t result = (uint32_t)main();
     gl_barrier();
     return (uint64_t)result << 32 | (gl_core_id() == 0);
