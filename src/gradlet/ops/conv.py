@@ -33,7 +33,7 @@ from gradlet.ops.line import (
     without_height,
     without_rows,
 )
-from gradlet.ops.tiling import Box, extent
+from gradlet.ops.tiling import Box, tile_shape
 from gradlet.ops.window import Sides, window
 
 
@@ -239,7 +239,7 @@ class Conv2dInputGrad(MapOp):
         slide = window(lifted(site.attrs), planes(site.ins[1].shape)[2:])
         sides = slide.backward_tile(plane_box(given), plane_box(made))
         attrs = _tiled(site.attrs, sides, site.ins[0].shape[1], given)
-        return attrs and {**attrs, "size": extent(made)[2:]}
+        return attrs and {**attrs, "size": tile_shape(made)[2:]}
 
     def chw_lower(self, site: Site) -> Lowering:
         dy, w, dx = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape

@@ -40,7 +40,7 @@ def boxes(site: Site, op: Op, ranges: Ranges) -> dict[str, Box]:
     return found
 
 
-def extent(box: Box) -> Shape:
+def tile_shape(box: Box) -> Shape:
     return tuple(high - low for low, high in box)
 
 
@@ -48,7 +48,7 @@ def shrunk(site: Site, op: Op, parts: Mapping[str, Box], attrs: Attrs) -> Site:
     """The node with these attributes over these parts of its operands."""
 
     def part(slot: str, tensor: Tensor) -> Tensor:
-        return replace(tensor, shape=extent(parts[slot]))
+        return replace(tensor, shape=tile_shape(parts[slot]))
 
     slots = op.slots(site)
     ins = [part(*pair) for pair in slots[: len(site.ins)] if pair[0] in parts]
