@@ -49,10 +49,12 @@ class Target:
         """The memory of the program, and of data that nothing asks to lie elsewhere."""
         return self.memories[min(1, len(self.memories) - 1)]
 
-    @property
-    def bandwidth(self) -> float:
-        """Bytes that a transfer between memories moves per cycle."""
-        return 4 * dict(self.machine).get("dma_ports", 4) / 2
+    def bandwidth(self, farthest: bool) -> float:
+        """Bytes that a transfer to the nearest memory moves per cycle."""
+        machine = dict(self.machine)
+        if farthest and len(self.memories) > 2:
+            return machine.get("l3_bytes_per_cycle", 2)
+        return 4 * machine.get("dma_ports", 4) / 2
 
     def room(self, memory: Memory) -> int:
         """Bytes of a memory that are left for data."""

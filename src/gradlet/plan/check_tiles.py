@@ -203,7 +203,8 @@ class TileReplay:
                 continue
             words = self._words(position, window, boxes[position], slots[position])
             read = position >= self.outputs and position != summed
-            if read or window.load:
+            updated = position < self.outputs and len(self.call.nodes) > 1
+            if read or updated:
                 name = window.tensor if read else self.old.get(window.tensor, "")
                 if not self._holds(words, name, boxes[position]):
                     yield f"tile {tuple(tile)} does not find its part of '{name}'"

@@ -73,6 +73,39 @@ def assign_levels(
     return None
 
 
+FILL = 0.96
+"""Share of the middle memory that is planned for; its tables come on top."""
+
+
+def far_storages(
+    plan: Plan, requests: Sequence[Request], persistent: Sequence[Storage]
+) -> set[str]:
+    """What goes into the farthest memory, so that the rest fits into the middle one: large things
+    that few calls touch first."""
+    users: dict[str, int] = {}
+    places = plan.buffer_of()
+    for call in plan.calls:
+        for name in {places[n].name for n in (*call.outputs, *call.inputs) if n}:
+            users[name] = users.get(name, 0) + 1
+    room = plan.target.room(plan.target.home) * FILL
+    end = len(plan.calls)
+    spans = {r.name: r for r in requests if r.name in users}
+    spans |= {s.name: Request(s.name, s.bytes, 0, end) for s in persistent}
+    alive: Array = np.zeros(end + 1, np.int64)
+    for span in spans.values():
+        alive[span.first : span.last + 1] += span.bytes
+    far: set[str] = set()
+    for name in sorted(spans, key=lambda n: (users.get(n, 0) / max(1, spans[n].bytes), n)):
+        span = spans[name]
+        if alive.max(initial=0) <= room:
+            break
+        if alive[span.first : span.last + 1].max() <= room:
+            continue  # there is room enough while it lives
+        alive[span.first : span.last + 1] -= span.bytes
+        far.add(name)
+    return far
+
+
 def _control_bytes(tilings: Sequence[Tiling]) -> int:
     windows = max((len(rows(tiling)) for tiling in tilings), default=0)
     return max(map(table_bytes, tilings), default=0) + state_bytes(windows)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from gradlet.graph import Graph
@@ -82,7 +83,6 @@ class Plan:
     graph: Graph
     calls: tuple[Call, ...]
     buffers: tuple[Buffer, ...]
-    lower_bound: int
 
     def buffer_of(self) -> Mapping[str, Buffer]:
         """Where each tensor and scratch lives."""
@@ -150,15 +150,47 @@ class Plan:
         """What is copied nearer when the program starts, and lies in the farthest memory before."""
         return sum(self.region_bytes(NEAR + kind) for kind in ("weights", "constants"))
 
+    def overhead(self, memory: Memory) -> int:
+        """Bytes that are no data: sizes and tables of calls, initial values of other memories."""
+        if len(self.target.memories) == 1:
+            return 0
+        used = self.control_bytes if memory == self.target.memories[0] else 0
+        if memory == self.target.home:
+            used += self.image_bytes + self.tables_bytes
+        return used + (self.sizes_bytes if memory == self.sizes_level else 0)
+
+    def taken(self, memory: Memory) -> int:
+        return self.level_bytes(memory.name) + self.overhead(memory)
+
+    def fits(self, memory: Memory) -> bool:
+        return self.taken(memory) <= self.target.room(memory)
+
+    def bound(self, memory: Memory) -> int:
+        """The least of a memory that these lifetimes need, wherever the buffers are put."""
+        changes: dict[int, int] = {}
+        forever = 0
+        for buffer in self.buffers:
+            if buffer.level != memory.name:
+                continue
+            if buffer.kind != "arena":
+                forever += buffer.bytes
+                continue
+            changes[buffer.first] = changes.get(buffer.first, 0) + buffer.bytes
+            changes[buffer.last + 1] = changes.get(buffer.last + 1, 0) - buffer.bytes
+        alive = accumulate(changes[time] for time in sorted(changes))
+        return forever + max(alive, default=0) + self.overhead(memory)
+
+    @property
+    def lower_bound(self) -> int:
+        """The least that the data need, over all memories."""
+        return sum(self.bound(m) - self.overhead(m) for m in self.target.memories)
+
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""
-        levels = {m.name: {"used": 0, "size": m.size} for m in self.target.memories}
-        for name in levels:
-            levels[name]["used"] += self.level_bytes(name)
-        levels[self.target.home.name]["used"] += self.image_bytes + self.tables_bytes
-        levels[self.target.memories[0].name]["used"] += self.control_bytes
-        if len(levels) > 1:
-            levels[self.sizes_level.name]["used"] += self.sizes_bytes
+        levels = {
+            m.name: {"used": self.taken(m), "size": m.size, "lower_bound": self.bound(m)}
+            for m in self.target.memories
+        }
         return {**levels, "lower_bound": self.lower_bound}
 
     def macs(self) -> dict[str, int]:
@@ -185,7 +217,6 @@ class Plan:
             "target": self.target.to_json(),
             "calls": [asdict(call) for call in self.calls],
             "buffers": [asdict(buffer) for buffer in self.buffers],
-            "lower_bound": self.lower_bound,
             "graph": self.graph.to_json(),
         }
 
@@ -197,7 +228,6 @@ class Plan:
             Graph.from_json(value["graph"]),
             tuple(_call_from_json(item) for item in value["calls"]),
             tuple(Buffer(**{**b, "tensors": tuple(b["tensors"])}) for b in value["buffers"]),
-            value["lower_bound"],
         )
 
     def dumps(self) -> str:

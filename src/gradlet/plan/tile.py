@@ -40,6 +40,7 @@ class Operand:
     windowed: bool
     once: bool = False
     storage: str = ""
+    bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
 
     def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
@@ -62,7 +63,6 @@ class Problem:
     operands: tuple[Operand, ...]
     macs: int
     cores: int
-    bandwidth: float  # bytes per cycle of a transfer
     ahead: bool
     rooms_scratch: int = 0  # bytes of scratch that any tile needs at most
     tileable: tuple[bool, ...] = ()
@@ -224,7 +224,7 @@ def _transfers(
         places = operand.moves(loops)
         times = prod(counts[number] for number in loops[: places[-1] + 1]) if places else 1
         lines = _line_count(operand, tile, problem.axes)
-        once = extent * WORD / problem.bandwidth + LINE_CYCLES * lines
+        once = extent * WORD / operand.bandwidth + LINE_CYCLES * lines
         total += times * once * (operand.load + operand.store)
         first += once * operand.load
         last += once * operand.store

@@ -42,14 +42,15 @@ class Tiler:
         graph: Graph,
         target: Target,
         storage_of: Mapping[str, str],
+        farthest: Collection[str],
         variants: Mapping[str, str],
         *,
-        ahead: bool,
+        buffers: str,
     ) -> None:
-        self.graph, self.target, self.ahead = graph, target, ahead
-        self.storage_of, self.variants = storage_of, variants
+        self.graph, self.target = graph, target
+        self.storage_of, self.farthest, self.variants = storage_of, farthest, variants
+        self.modes = (False,) if buffers == "single" else (True, False)
         self._tileable: dict[object, tuple[bool, ...]] = {}
-        self._known: dict[object, tuple[Candidate, tuple[bool, ...]] | None] = {}
 
     def choose(self, unit: Unit, call: Call, near: Collection[str], room: int) -> Choice:
         """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
@@ -65,9 +66,10 @@ class Tiler:
                 replace(operand, windowed=False) if operand and n in far[:left] else operand
                 for n, operand in enumerate(operands)
             ]
-            choice = self._tiled(unit, call, site, tried, room)
-            if choice is not None:
-                return choice
+            for ahead in self.modes:
+                choice = self._tiled(unit, call, site, tried, room, ahead)
+                if choice is not None:
+                    return choice
         return Choice(call.kernel, None, 0)
 
     def _tiled(
@@ -77,10 +79,11 @@ class Tiler:
         site: Site,
         operands: Sequence[Operand | None],
         room: int,
+        ahead: bool,
     ) -> Choice | None:
         refused: set[str] = set()
         while True:
-            problem = self._problem(unit, call, site, operands, refused)
+            problem = self._problem(unit, call, site, operands, refused, ahead)
             found = search(problem, room)
             if found is None:
                 return None
@@ -129,6 +132,7 @@ class Tiler:
                     windowed=storage not in near,
                     once=slot in op.adds_once,
                     storage=storage,
+                    bandwidth=self.target.bandwidth(storage in self.farthest),
                 )
             )
         return found
@@ -143,6 +147,7 @@ class Tiler:
         site: Site,
         operands: Sequence[Operand | None],
         refused: set[str],
+        ahead: bool,
     ) -> Problem:
         op = OPS[site.node.op]
         axes = self._axes(op, site)
@@ -169,8 +174,7 @@ class Tiler:
             present,
             call.macs,
             self.target.cores,
-            self.target.bandwidth,
-            self.ahead,
+            ahead,
             self._scratch(call.kernel, call.sizes),
             allowed,
             gradient,
@@ -227,11 +231,11 @@ class Tiler:
         places = {number: place for place, number in enumerate(found.order)}
         gradient = problem.gradient if finish else None
         windows = tuple(
-            self._window(operand, places, tiles) if operand else None
+            _window(operand, places, tiles, problem.ahead) if operand else None
             for operand in (*operands, *([gradient] if gradient else []))
         )
         tiling = Tiling(
-            tuple(tiles), windows, tuple(sizes), self.ahead, more, finish, finish_sizes
+            tuple(tiles), windows, tuple(sizes), problem.ahead, more, finish, finish_sizes
         )
         scratch = max(self._scratch(kernel, item) for item in sizes)
         return Choice(kernel, tiling, scratch, found.transfer, found.visible)
@@ -282,25 +286,24 @@ class Tiler:
         like = Kernel(lowering.family, lowering.mode, "", "", "f32")
         return self._common(like, "", sizes), tuple(sizes)
 
-    def _window(
-        self, operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis]
-    ) -> Window:
-        spans = tuple(
-            (places[number], span) for number, span in operand.spans if number in places
-        )
-        window = Window(operand.tensor, operand.shape, spans, once=operand.once)
-        if not operand.windowed:
-            return window
-        kinds = [_ranges_of(tiles, kind) for kind in _kinds(tiles)]
-        largest = max(box_elements(window.box(ranges)) for ranges in kinds)
-        return replace(
-            window,
-            near=operand.tensor,  # a name of its own comes with the place
-            slots=slots(operand, bool(spans), self.ahead),
-            slot_bytes=largest * 4,
-            load=operand.load,
-            store=operand.store,
-        )
+
+def _window(
+    operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], ahead: bool
+) -> Window:
+    spans = tuple((places[number], span) for number, span in operand.spans if number in places)
+    window = Window(operand.tensor, operand.shape, spans, once=operand.once)
+    if not operand.windowed:
+        return window
+    kinds = [_ranges_of(tiles, kind) for kind in _kinds(tiles)]
+    largest = max(box_elements(window.box(ranges)) for ranges in kinds)
+    return replace(
+        window,
+        near=operand.tensor,  # a name of its own comes with the place
+        slots=slots(operand, bool(spans), ahead),
+        slot_bytes=largest * 4,
+        load=operand.load,
+        store=operand.store,
+    )
 
 
 def _paired(
