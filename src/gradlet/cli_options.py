@@ -57,6 +57,12 @@ class ModelOptions:
     batch: Annotated[int | None, typer.Option(help="Samples computed together.")] = None
     accumulate: Annotated[int | None, typer.Option(help="Batches per update.")] = None
     dtype: Annotated[str, typer.Option(help="f32.")] = "f32"
+    buffers: Annotated[
+        str,
+        typer.Option(
+            help="auto, l1: all in L1, double: next tile fetched during this one, single, none."
+        ),
+    ] = "auto"
     layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw"
     update: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from gradlet.plan.table import radices, rows
 from gradlet.plan.tiling import Lines, Tiling
 
 WORD = 4
+MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
 
 
 def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def _box(box: Lines) -> str:
 
 def _windows(plan: Plan, tiling: Tiling, names: Mapping[str, str]) -> Iterator[str]:
     places = plan.buffer_of()
-    first = 0
+    first = step = 0
     for row in rows(tiling):
         window = row.window
         far = f"(char *)T_{names[window.tensor]}" if window.tensor in names else "0"
@@ -73,9 +74,11 @@ def _windows(plan: Plan, tiling: Tiling, names: Mapping[str, str]) -> Iterator[s
         if window.near:
             buffer = places[window.near]
             near = f"(char *)&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]"
-        flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {len(row.steps)}"
-        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {first}"
+        moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
+        flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {moved_by}"
+        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {first}, {step}, {len(row.steps)}, 0"
         first += len(row.boxes)
+        step += len(row.steps)
 
 
 def _function(

@@ -11,9 +11,9 @@ from gradlet.ops.base import Size
 from gradlet.plan.tiling import Lines, TileAxis, Tiling, Window, lines_of
 
 WORD = 4
-HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, BOX_WORDS = 20, 5, 6, 5
-STATE_WORDS, FRAME_WORDS, FIXED_WORDS = 6, 4, 5
-"""Of gl_tiling, gl_window, gl_step, gl_box; of a window's state, a frame, and gl_tiles besides."""
+HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, BOX_WORDS = 20, 6, 6, 5
+STATE_WORDS, FRAME_WORDS = 6, 4
+"""Of gl_tiling, gl_window, gl_step, gl_box; of a window's state, of a frame besides operands."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def table_bytes(tiling: Tiling) -> int:
 
 def state_bytes(windows: int) -> int:
     """Bytes of gl_tiles, where the calls have at most so many windows."""
-    return WORD * (FIXED_WORDS + STATE_WORDS * windows + 2 * (FRAME_WORDS + windows))
+    return WORD * (STATE_WORDS * windows + 2 * (FRAME_WORDS + windows))
 
 
 def size_words(sizes: Mapping[str, Size]) -> int:

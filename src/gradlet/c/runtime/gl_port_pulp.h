@@ -63,7 +63,7 @@ static inline volatile uint32_t *gl_register(uint32_t address) { return (volatil
 #define GL_DMA_PITCH 0xffffu     /* of the lines of one command, at most */
 
 /* A core does this once, before its first copy: all its commands count on the counter that it gets
- * here, so that none has to be asked for later. Start-up does it for the one of GL_ONE. */
+ * here, so that none has to be asked for later. Start-up does it. */
 static inline void gl_dma_open(void) { (void)*gl_register(GL_DMA); }
 
 static inline void gl_dma_1d(void *near, const void *far, uint32_t bytes, uint32_t direction)

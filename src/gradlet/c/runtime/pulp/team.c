@@ -8,7 +8,6 @@ int main(void);
 
 static void fill_l1(void)
 {
-    gl_dma_open();
     gl_dma_copy(gl_l1_start, gl_l1_image, (uint32_t)(gl_l1_end - gl_l1_start), 1, 0, GL_DMA_IN);
     gl_dma_wait_all();
 }
@@ -19,6 +18,7 @@ uint64_t gl_team(void);
 uint64_t gl_team(void)
 {
     gl_barrier();
+    gl_dma_open();
     GL_ONE(fill_l1());
     gl_barrier();
     const uint32_t result = (uint32_t)main();
