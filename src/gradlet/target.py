@@ -44,6 +44,18 @@ class Target:
     flags: tuple[str, ...] = ()
     machine: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def home(self) -> Memory:
+        """The memory of the program, and of data that nothing asks to lie elsewhere."""
+        return self.memories[min(1, len(self.memories) - 1)]
+
+    def bandwidth(self, farthest: bool) -> float:
+        """Bytes that a transfer to the nearest memory moves per cycle."""
+        machine = dict(self.machine)
+        if farthest and len(self.memories) > 2:
+            return machine.get("l3_bytes_per_cycle", 2)
+        return 4 * machine.get("dma_ports", 4) / 2
+
     def room(self, memory: Memory) -> int:
         """Bytes of a memory that are left for data."""
         stacks = self.stack * self.cores if memory == self.memories[0] else 0

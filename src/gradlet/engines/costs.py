@@ -21,7 +21,7 @@ def run_json(project: Project, run: Run) -> dict[str, Any]:
     for index, node in enumerate(project.manifest["nodes"]):
         cost = run.nodes[index].to_json() if run.nodes else {"cycles": None}
         macs = node["macs"] * times[node["name"]]
-        nodes.append({**node, "tile": None, **cost, "mac_per_cycle": rate(macs, cost["cycles"])})
+        nodes.append({**node, **cost, "mac_per_cycle": rate(macs, cost["cycles"])})
     total = sum(call.macs * times[call.name] for call in plan.calls)
     last = run.cycles[-1] if run.cycles else None
     return {**run.to_json(), "mac_per_cycle": rate(total, last), "nodes": nodes}
