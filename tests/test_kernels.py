@@ -259,6 +259,13 @@ def test_names_are_derived_and_unique() -> None:
     assert Kernel("gemm", "nt", "", "ref", "f32").symbol("net") == "net_f32_gemm_nt__ref"
 
 
+def test_only_updates_are_taken_for_updates() -> None:
+    """`sum` is the name of an op as well."""
+    assert "sum" in OPS
+    assert set(kernels.UPDATES) == {"sgd", "momentum"}
+    assert all(isinstance(OPS[name], Update) for name in kernels.UPDATES)
+
+
 def test_a_portable_reference_exists_for_every_mode() -> None:
     for family in kernels.catalogue().values():
         for mode in family.modes.values():

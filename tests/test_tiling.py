@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gradlet.graph import Array, Site
+from gradlet.kernels import catalogue
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size
 from gradlet.ops.tiling import Box, Ranges, boxes
@@ -48,7 +49,8 @@ def test_tiles_make_the_whole(case: Case) -> None:
 
 
 def check_spans(site: Site) -> None:
-    """They are of operands that are there, and no result has a dimension along a reduction."""
+    """They are of operands that are there, and no result has a dimension along a reduction, whose
+    tiles a kernel can add."""
     op = OPS[site.node.op]
     tensors, made = dict(op.slots(site)), {slot.rstrip("?") for slot in op.outputs}
     assert set(op.adds_once) <= {slot.rstrip("?") for slot in op.inputs if slot.endswith("?")}
@@ -58,6 +60,9 @@ def check_spans(site: Site) -> None:
         for span in axis.spans:
             assert span.dim < len(tensors[span.operand].shape), (op.name, axis)
         assert any(span.operand in made for span in axis.spans) != axis.reduction, (op.name, axis)
+    if any(axis.reduction for axis in axes):
+        lowering = op.lower(site)
+        assert "sum" in catalogue()[lowering.family].modes[lowering.mode].epilogues, op.name
 
 
 def sites(case: Case) -> Iterator[tuple[Site, list[Array]]]:
