@@ -161,8 +161,8 @@ class Op(ABC):
     def axes(self, site: Site) -> tuple[Axis, ...]: ...
 
     def tile(self, site: Site, ranges: Ranges) -> Site | None:
-        """The node that computes some steps of some axes from parts of the operands, or None if
-        no node of this op does."""
+        """The node that computes some steps of some axes from parts of the operands, by the same
+        kernel; None if no node of this op does."""
         parts = boxes(site, self, ranges)
         attrs = self.tile_attrs(site, parts)
         if attrs is None:

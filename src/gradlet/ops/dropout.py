@@ -61,13 +61,18 @@ def _kept_at(attrs: Attrs, state: Array, places: Array) -> Array:
     return stay
 
 
+def _ordered(attrs: Attrs) -> bool:
+    return "order" in attrs or "steps" in attrs
+
+
 def _lies(attrs: Attrs, shape: Shape) -> tuple[Shape, tuple[int, ...], int]:
     """How elements as they lie have their places in the model's order: the extents under which
     they lie, the steps of the places along these, and the place of the first."""
+    begin = integer(attrs, "begin") if "begin" in attrs else 0
     if "steps" in attrs:
-        return ints(attrs, "extents"), ints(attrs, "steps"), integer(attrs, "begin")
+        return ints(attrs, "extents"), ints(attrs, "steps"), begin
     if "order" not in attrs:
-        return shape, row_major(shape), 0
+        return shape, row_major(shape), begin
     view, order = ints(attrs, "view"), ints(attrs, "order")
     strides = row_major(view)
     return tuple(view[dim] for dim in order), tuple(strides[dim] for dim in order), 0
@@ -98,8 +103,8 @@ class Dropout(Op):
     """x / (1 - p), or 0 with probability p; `group` neighbours share their fate.
 
     A tensor that does not lie as the model has it, but viewed as `view` and permuted by `order`,
-    loses the same elements. So does a part, whose elements have their places from `begin` on in
-    `steps` along `extents`.
+    loses the same elements. So does a part, whose elements have their places from `begin` on, one
+    after the other, or in `steps` along `extents`.
     """
 
     name = "dropout"
@@ -158,7 +163,11 @@ def _dropout(x, state, salt, group, threshold, scale, view, order):
             box = (box[0], *((0, n) for n in extents[1:]))
         begin += sum(low * step for (low, _), step in zip(box, steps, strict=True))
         kept = {name: site.attrs[name] for name in ("p", "group", "salt")}
-        return {**kept, "extents": tile_shape(box), "steps": steps, "begin": begin}
+        if _ordered(site.attrs):
+            return {**kept, "extents": tile_shape(box), "steps": steps, "begin": begin}
+        _, (apart,) = merge(tile_shape(box), [steps])
+        neighbours = apart in ((), (1,))  # all others would take another kernel than the whole
+        return {**kept, "begin": begin} if neighbours else None
 
     def lower(self, site: Site) -> Lowering:
         sizes: dict[str, Size] = {"count": site.outs[0].elements}
@@ -166,9 +175,8 @@ def _dropout(x, state, salt, group, threshold, scale, view, order):
         sizes |= {"salt": integer(site.attrs, "salt"), "threshold": _threshold(site.attrs)}
         shape, along, begin = _lies(site.attrs, site.outs[0].shape)
         extents, (steps,) = merge(shape, [along])
-        ordered = steps not in ((), (1,))
         sizes |= {"extent": padded(extents, 1), "step": padded(steps, 0), "begin": begin}
-        mode = "apply_ordered" if ordered else "apply"
+        mode = "apply_ordered" if _ordered(site.attrs) else "apply"
         return Lowering("dropout", mode, {**sizes, "scale": _scale(site.attrs)})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
