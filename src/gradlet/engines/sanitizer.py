@@ -3,6 +3,7 @@
 A call may read its inputs, write its outputs and scratch, and read back what it has written. So
 the run stops at an access outside of these, at a read of bytes that nobody wrote, and where two
 cores store to one place with no barrier between; the message names node, tensor, core and pc.
+DMA transfers have a map of their own, in which nothing is allowed unless it is granted.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ PLACES = (
     "gl_stacks_end",
 )
 WORD = 4
+LOADS = (
+    FaultKind.WATCH_UNINITIALISED,
+    FaultKind.WATCH_DMA_UNINITIALISED,
+    FaultKind.WATCH_DMA_LOAD,
+)
 FAR = 1024
 """So far behind a tensor an address is told by it."""
 
@@ -64,6 +70,7 @@ class Sanitizer:
         """Shut everything but code, its constants and few variables, sizes, and the stacks."""
         for memory in self.plan.target.memories:
             self.machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
+            self.machine.watch_dma(memory.base, memory.size, read=False, write=False)
         code, data = self.place["gl_program"], self.place["gl_data"]
         self._open(code, self.place["gl_program_end"] - code, write=False)
         self._open(data, self.place["gl_data_end"] - data, write=True)
@@ -218,7 +225,7 @@ class Sanitizer:
 
         Where an output takes the place of an input, a store means the one, a load the other.
         """
-        address, loaded = fault.address, fault.kind is FaultKind.WATCH_UNINITIALISED
+        address, loaded = fault.address, fault.kind in LOADS
         for span in reversed(self.granted) if loaded else self.granted:
             if span.address <= address < span.end:
                 return f"that is byte {address - span.address} of '{span.name}'"

@@ -167,7 +167,7 @@ def _larger_memory(plan: Plan, attempt: _Attempt) -> WayOut | None:
     larger = attempt(memories={memory.name: text})
     if larger is None:
         return None
-    named = memory.name in ("L1", "L2")
+    named = memory.name in ("L1", "L2", "L3")
     option = f"--{memory.name.lower()} {text}" if named else f"--set {memory.name}={text}"
     return WayOut(option, larger, f"a larger {memory.name}")
 
