@@ -235,6 +235,8 @@ class Session:
     def _count(self, following: int | None) -> None:
         """Close the account of the call that has run, open that of the next."""
         now, counters = self.machine.cycles, total(self._counters())
+        copying = self.machine.dma_counters()
+        counters.update({"transfers": copying.busy, "waiting": copying.waited})
         if self.counting is not None:
             index, since, before = self.counting
             self.costs[index].update({"cycles": now - since})
@@ -263,4 +265,5 @@ def total(counters: list[Counter[str]]) -> Counter[str]:
 
 
 def cost(count: Counter[str], cycles: int) -> Cost:
-    return Cost(cycles, count["instructions"], {name: count[name] for name in STALLS})
+    stalls = {name: count[name] for name in STALLS}
+    return Cost(cycles, count["instructions"], stalls, count["transfers"], count["waiting"])

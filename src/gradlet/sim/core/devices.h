@@ -68,7 +68,6 @@ typedef struct {
     bool blocked;
     uint32_t blocked_word;
     bool polling; /* it has seen a transfer of its own under way, and not yet that it is done */
-    uint64_t polling_since;
 } DmaChannel;
 
 /* What the transfers of a counter touch that nobody knows to be done: ranges of the watch map. */
@@ -105,7 +104,8 @@ typedef struct {
     uint32_t counter_channel[MAX_COUNTERS]; /* that took it last */
     DmaExtent extent[MAX_COUNTERS];
     L3Bus l3;
-    uint64_t busy, busy_since, waited, started, finished; /* cycles, cycles, then commands */
+    uint64_t busy, busy_since, waited, polling_since, started, finished; /* cycles, then commands */
+    int32_t polling_cores;
     uint64_t bytes[2], l3_bytes[2]; /* moved into L1, out of L1 */
     uint64_t port_free[4];
     int32_t counter_waiters[MAX_HARTS], counter_waiter_count;

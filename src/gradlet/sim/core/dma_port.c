@@ -44,17 +44,17 @@ static uint32_t counter_status(const Sim *sim)
 }
 
 /* A core waits from the first look that finds transfers of its own under way to the first that
- * does not. */
+ * does not. Counted are the cycles in which at least one core does. */
 static uint32_t look_at_status(Sim *sim, uint32_t number)
 {
     DmaChannel *channel = &sim->dma.channel[number];
     uint32_t status = counter_status(sim);
     bool under_way = (status & channel->own) != 0;
 
-    if (under_way && !channel->polling)
-        channel->polling_since = sim->now;
-    else if (!under_way && channel->polling)
-        sim->dma.waited += sim->now - channel->polling_since;
+    if (under_way && !channel->polling && sim->dma.polling_cores++ == 0)
+        sim->dma.polling_since = sim->now;
+    else if (!under_way && channel->polling && --sim->dma.polling_cores == 0)
+        sim->dma.waited += sim->now - sim->dma.polling_since;
     channel->polling = under_way;
     watch_transfers_seen(sim, ~status);
     return status;
@@ -175,7 +175,7 @@ bool dma_access(Core *core, const Insn *insn, uint32_t channel, uint32_t offset,
     return offset == 4;
 }
 
-/* out: cycles with a transfer under way, cycles that cores waited, commands, bytes into L1 and out
+/* out: cycles with a transfer under way, cycles that a core waited, commands, bytes into L1 and out
  * of it, and what of these bytes came from L3 and went there. */
 void sim_dma_counters(const Sim *sim, uint64_t *out)
 {
