@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gradlet import kernels
 from gradlet.emit.names import size_text
 from gradlet.plan.model import Call, Plan
+from gradlet.plan.parts import followers
 from gradlet.plan.table import radices, rows
 from gradlet.plan.tiling import Lines, Tiling
 
 WORD = 4
 MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which of the two places for tables a call has, whether its own is there already, and the call
+    whose table and first boxes it fetches ahead, or -1."""
+
+    place: int
+    ready: bool
+    following: int
+
+
+def chained(plan: Plan) -> dict[int, Link]:
+    """How tiled calls follow one another."""
+    after = followers(plan.graph, plan.calls)
+    links: dict[int, Link] = {}
+    for index, call in enumerate(plan.calls):
+        if call.tiling is None:
+            continue
+        following = after.get(index, -1)
+        if following >= 0 and plan.calls[following].tiling is None:
+            following = -1
+        before = links.get(index - 1)
+        ready = before is not None and before.following == index
+        place = 1 - before.place if before is not None and ready else 0
+        links[index] = Link(place, ready, following)
+    return links
 
 
 def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -> dict[str, Any]:
@@ -76,7 +105,7 @@ def _windows(plan: Plan, tiling: Tiling, names: Mapping[str, str]) -> Iterator[s
             near = f"(char *)&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]"
         moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
         flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {moved_by}"
-        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {first}, {step}, {len(row.steps)}, 0"
+        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {first}, {step}, {len(row.steps)}, {int(window.early)}"
         first += len(row.boxes)
         step += len(row.steps)
 

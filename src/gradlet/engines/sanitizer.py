@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gradlet.plan.model import REGIONS, Call, Plan
+from gradlet.plan.parts import followers
 from gradlet.plan.tiling import Tiling
 from gradlet.plan.walk import Entry, View
 from gradlet.sim import Fault, FaultKind, Machine, Symbols
@@ -65,6 +66,7 @@ class Sanitizer:
         self.granted: list[Span] = []
         self.copies: dict[int, tuple[Span, bool, bool]] = {}
         self.loss: list[Span] = []
+        self.followers = followers(plan.graph, plan.calls)
 
     def begin(self) -> None:
         """Shut everything but code, its constants and few variables, sizes, and the stacks."""
@@ -116,6 +118,10 @@ class Sanitizer:
         self.loss = [self.span(self.plan.graph.loss)] if answers else []
         if call.tiling:
             self._open_copies(call.tiling)
+            following = self.followers.get(index)
+            behind = self.plan.calls[following].tiling if following is not None else None
+            if behind:
+                self._open_copies(behind, early=True)
             return
         inputs = [self.span(name) for name in call.inputs if name]
         outputs = [self.span(name) for name in call.outputs if name]
@@ -130,10 +136,11 @@ class Sanitizer:
         for span in scratch:
             self._grant(span, write=True, initialised=False)
 
-    def _open_copies(self, tiling: Tiling) -> None:
-        """Transfers may fill and empty the slots of this call's windows, and nothing else."""
+    def _open_copies(self, tiling: Tiling, *, early: bool = False) -> None:
+        """Transfers may fill and empty the slots of this call's windows, those of the next one that
+        are filled early, and nothing else."""
         for window in filter(None, tiling.windows):
-            if not window.near:
+            if not window.near or (early and not window.early):
                 continue
             if window.load or window.store:
                 self._grant_copy(self.span(window.tensor), read=window.load, write=window.store)

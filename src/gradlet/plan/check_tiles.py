@@ -31,6 +31,28 @@ class Shadow(Protocol):
     def elements(self, name: str) -> Array: ...
 
 
+def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[str]:
+    """Boxes that come in while the call before computes: it must neither make them nor use the
+    place that they go to."""
+    early = [w for w in call.tiling.windows if w and w.early] if call.tiling else []
+    for window in early:
+        if before is None or before.tiling is None or before.phase != call.phase:
+            yield f"nobody fetches '{window.tensor}' early"
+            continue
+        places, slot = shadow.places, shadow.places[window.near]
+        if any(places[name] is places[window.tensor] for name in before.outputs if name):
+            yield f"'{window.tensor}' is fetched before '{before.name}' has made it"
+        used = [w.near or w.tensor for w in before.tiling.windows if w]
+        for name in filter(None, (*used, before.scratch)):
+            if name in places and _overlap(places[name], slot):
+                yield f"'{window.tensor}' is fetched onto '{name}', which '{before.name}' uses"
+
+
+def _overlap(one: Buffer, other: Buffer) -> bool:
+    same = (one.level, one.region) == (other.level, other.region)
+    return same and one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes
+
+
 class TileReplay:
     """old: what an update in place replaces; source: whose bytes a view shows."""
 
@@ -94,12 +116,7 @@ class TileReplay:
         other = [places[name] for name in inside if name in places]
         for number, buffer in enumerate(own):
             for met in (*own[number + 1 :], *other):
-                same = (buffer.level, buffer.region) == (met.level, met.region)
-                apart = (
-                    buffer.offset + buffer.bytes <= met.offset
-                    or met.offset + met.bytes <= buffer.offset
-                )
-                if same and not apart:
+                if _overlap(buffer, met):
                     yield f"'{buffer.name}' and '{met.name}' overlap"
 
     def _box(self, window: Window, tile: Sequence[int]) -> Array:

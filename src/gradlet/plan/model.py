@@ -12,7 +12,7 @@ from typing import Any
 from gradlet.graph import Graph
 from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
-from gradlet.plan.table import rows, size_words, state_bytes, table_bytes
+from gradlet.plan.table import control_bytes, rows, size_words, table_bytes
 from gradlet.plan.tiling import Tiling, tiling_from_json
 from gradlet.target import Memory, Target
 
@@ -117,10 +117,8 @@ class Plan:
 
     @property
     def control_bytes(self) -> int:
-        """What the running of tiles takes of the nearest memory: the largest table, and a state."""
-        if not self.tilings:
-            return 0
-        return max(map(table_bytes, self.tilings)) + state_bytes(self.most_windows)
+        """What the running of tiles takes of the nearest memory: tables and states of two calls."""
+        return control_bytes(self.tilings)
 
     @property
     def most_windows(self) -> int:

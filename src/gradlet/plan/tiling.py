@@ -48,7 +48,8 @@ class Window:
     """One operand. spans: (number of the axis, which dimension it selects and how).
 
     near: the buffer that holds its slots, one behind the other; "" if the operand is used where it
-    lies. once: only the first tile of a reduction gets it.
+    lies. once: only the first tile of a reduction gets it. early: its first box is fetched while
+    the call before still computes.
     """
 
     tensor: str
@@ -60,6 +61,7 @@ class Window:
     load: bool = False
     store: bool = False
     once: bool = False
+    early: bool = False
 
     def box(self, ranges: Sequence[Range]) -> Box:
         """What the tile with these ranges of all axes needs."""
