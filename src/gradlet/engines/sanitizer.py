@@ -81,7 +81,9 @@ class Sanitizer:
         control, end = self.place["gl_control"], self.place["gl_control_end"]
         self._open(control, end - control, write=True)
         if end > control:  # the tables of tiled calls are copied there
-            self.machine.watch_dma(code, self.place["gl_program_end"] - code, read=True, write=False)
+            self.machine.watch_dma(
+                code, self.place["gl_program_end"] - code, read=True, write=False
+            )
             self.machine.watch_dma(control, end - control, read=False, write=True)
         self._give_stacks()
         for name in self.plan.graph.data:

@@ -114,7 +114,9 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     if options.buffers != "none":
         yield from _tiled(draft, whole, set(), options)
         if last != home:
-            yield from _tiled(draft, whole, far_storages(whole, draft.requests, draft.persistent), options)
+            yield from _tiled(
+                draft, whole, far_storages(whole, draft.requests, draft.persistent), options
+            )
     yield whole
 
 

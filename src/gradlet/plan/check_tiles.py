@@ -50,7 +50,9 @@ def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[st
 
 def _overlap(one: Buffer, other: Buffer) -> bool:
     same = (one.level, one.region) == (other.level, other.region)
-    return same and one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes
+    return (
+        same and one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes
+    )
 
 
 class TileReplay:
@@ -134,9 +136,7 @@ class TileReplay:
         found: Array = numbers[tuple(cut)].reshape(-1)
         return found
 
-    def _move(
-        self, tile: Sequence[int]
-    ) -> tuple[list[int], list[tuple[int, Array, int]]]:
+    def _move(self, tile: Sequence[int]) -> tuple[list[int], list[tuple[int, Array, int]]]:
         """On to a tile: positions to fetch, and boxes to write back, with their slots."""
         loads, stores = [], []
         for position, window in enumerate(self.tiling.windows):

@@ -176,7 +176,9 @@ def _promote(
 ) -> None:
     """Give what room is left to storages, the most copied per byte first."""
     tensors = {b.name: b.tensors for b in plan.buffers}
-    traffic = {name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans}
+    traffic = {
+        name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans
+    }
     ranked = sorted(
         (name for name in traffic if name not in near and not _of_tiles(name, plan, choices)),
         key=lambda n: (-traffic[n] / max(1, spans[n].bytes), n),
@@ -224,7 +226,9 @@ def _traffic(tensors: Sequence[str], choices: Sequence[Choice], users: Sequence[
     return total
 
 
-def _gains(tensors: set[str], choices: Sequence[Choice], users: Sequence[int]) -> dict[int, int] | None:
+def _gains(
+    tensors: set[str], choices: Sequence[Choice], users: Sequence[int]
+) -> dict[int, int] | None:
     """Bytes of windows that each call saves, or None if one of them needs a copy of its own."""
     gained = {}
     for index in users:

@@ -142,7 +142,9 @@ def _climb(problem: Problem, rungs: tuple[int, ...], room: int) -> Candidate:
         return known[at]
 
     for _ in range(CLIMBS):
-        better = min(_neighbours(problem, rungs), key=lambda at: judged(at).rank(room), default=None)
+        better = min(
+            _neighbours(problem, rungs), key=lambda at: judged(at).rank(room), default=None
+        )
         if better is None or judged(better).rank(room) >= judged(rungs).rank(room):
             break
         rungs = better
@@ -189,7 +191,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         transfer, first, last = _transfers(problem, operands, extents, loops, counts, tile)
         hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
         visible = first + last if problem.ahead else transfer
-        cost = hidden + visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 64
+        cost = hidden + 1.5 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
         if best is None or cost < best.cost:
             best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
     assert best is not None
@@ -237,9 +239,7 @@ def _line_count(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> 
     return found.lines * found.planes if found else prod(extent for extent, _ in boxed)
 
 
-def _cannot(
-    problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]
-) -> int:
+def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]) -> int:
     """1 if boxes of this operand can neither be copied nor be used where they lie."""
     if operand.store and any(
         counts[n] > 1 and not axis.reduction and all(n != own for own, _ in operand.spans)
@@ -256,9 +256,7 @@ def _clashes(problem: Problem, split: Sequence[int]) -> int:
     """Operands that share bytes with a result, but not box by box."""
 
     def seen(operand: Operand) -> list[tuple[int, int, int, int, int]]:
-        return sorted(
-            (n, s.dim, s.step, s.start, s.extent) for n, s in operand.spans if n in split
-        )
+        return sorted((n, s.dim, s.step, s.start, s.extent) for n, s in operand.spans if n in split)
 
     outputs = [operand for operand in problem.operands if operand.store]
     return sum(

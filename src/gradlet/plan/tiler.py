@@ -98,14 +98,14 @@ class Tiler:
             if room <= 0:
                 return None
 
-    def _operands(
-        self, unit: Unit, call: Call, near: Collection[str]
-    ) -> Sequence[Operand | None]:
+    def _operands(self, unit: Unit, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
         first = unit.nodes[0]
         op, fused = OPS[first.op], len(unit.nodes) > 1
         axes = self._axes(op, self.graph.site(first))
-        outputs = [op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, call.outputs, fused)]
+        outputs = [
+            op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, call.outputs, fused)
+        ]
         inputs = [slot.rstrip("?") for slot in op.inputs]
         found: list[Operand | None] = []
         for position, name in enumerate((*call.outputs, *call.inputs)):
@@ -306,9 +306,7 @@ def _window(
     )
 
 
-def _paired(
-    slots_: Sequence[str], names: Sequence[str], fused: bool
-) -> list[tuple[str, str]]:
+def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tuple[str, str]]:
     if fused:
         return [(slots_[0], name) for name in names]
     return list(zip((slot.rstrip("?") for slot in slots_), names, strict=False))
