@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ class Variant:
     needs: str
     scratch: str
     params: tuple[tuple[str, Any], ...]
+    generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             block_args=", ".join(_argument_names(kernel)),
             widths=_ladder(dict(variant.params).get("columns", 1)),
             **dict(variant.params),
+            **_generated(kernel),
         )
     )
     fused = f" The store applies one {kernel.epilogue} step to the weights."
@@ -250,6 +253,16 @@ def _parameters(kernel: Kernel, prefix: str) -> list[str]:
 def _argument_names(kernel: Kernel) -> list[str]:
     outputs, inputs = operands(kernel)
     return [*(o.name for o in outputs), *(i.name for i in inputs), "s"]
+
+
+def _generated(kernel: Kernel) -> dict[str, str]:
+    """What the generator of a variant makes: assembler functions by name."""
+    variant = variant_of(kernel)
+    if not variant.generator:
+        return {}
+    module = import_module(f"gradlet.xpulp.{variant.generator}")
+    made: dict[str, str] = module.generate(kernel.mode, kernel.epilogue, dict(variant.params))
+    return made
 
 
 def _store(kernel: Kernel) -> Any:
@@ -299,6 +312,7 @@ def _load(path: Path) -> Family:
             item.get("needs", ""),
             item.get("scratch", ""),
             tuple(params.items()),
+            item.get("generator", ""),
         )
         for item in value["variants"]
         for params in item.get("space", [{}])
