@@ -109,16 +109,18 @@ class Reach:
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), mode == "input_grad")
     sides = [(left, right) for left in (0, params["edge"]) for right in (0, params["edge"])]
-    blocks = [
-        _Block(reach, width, left, right, epilogue == "sum")
+    named = {
+        (width, *side): _Block(reach, width, *side, epilogue == "sum")
         for width in range(1, reach.widest + 1)
-        for left, right in sides
-    ]
+        for side in sides
+    }
     return {
         "reach": reach,
         "fields": FIELDS,
-        "functions": "\n\n".join(block.function() for block in blocks),
-        "table": ", ".join(block.name for block in blocks),
+        "functions": "\n\n".join(block.function() for block in named.values()),
+        "table": ", ".join(
+            named[width, *side].name for width in range(1, reach.widest + 1) for side in sides
+        ),
     }
 
 
