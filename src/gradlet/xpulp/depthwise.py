@@ -83,9 +83,14 @@ class _Strip:
         asm("add", self.y, self.y, one)
         asm.branch("bnez", two, to="channel")
         asm.pop(saved)
+        self.rare()
         return asm.function("struct run *run")
 
     def channel(self) -> None:
+        raise NotImplementedError
+
+    def rare(self) -> None:
+        """What planes that are not cut do not need: out of the way of the instruction cache."""
         raise NotImplementedError
 
     def get(self, register: str, field: str) -> None:
@@ -94,10 +99,11 @@ class _Strip:
     def put(self, register: str, field: str) -> None:
         self.asm.sw(register, RUN, 4 * FIELDS.index(field))
 
-    def skip_unless(self, field: str, to: str) -> None:
+    def jump(self, op: str, field: str, to: str) -> None:
+        """beqz or bnez of a field."""
         self.get(self.temps[0], field)
         self.asm("nop")
-        self.asm.branch("beqz", self.temps[0], to=to)
+        self.asm.branch(op, self.temps[0], to=to)
 
     @property
     def all_taps(self) -> list[str]:
@@ -147,25 +153,27 @@ class _MapStrip(_Strip):
         """The last row of the loop begins one row of outputs too many; nobody uses it."""
         asm = self.asm
         self._load_taps()
-        self.skip_unless("above", "top")
-        self._row(first=True)
-        asm.branch("j", to="begun")
-        asm.label("top")
+        self.jump("bnez", "above", "above")
         for register in self.two:
             asm.mv(register, self.bias)
         asm.label("begun")
         self._row(middle=True, first=True)
-        self.skip_unless("turns", "end")
+        self.jump("beqz", "turns", "end")
         with asm.loop(0, self.temps[0]):
             self._row(last=True, middle=True, first=True)
         asm.label("end")
-        self.skip_unless("below", "bottom")
-        self._row(last=True)
-        asm.branch("j", to="done")
-        asm.label("bottom")
+        self.jump("bnez", "below", "below")
         for pixel in range(self.width):
             self._store(pixel)
         asm.label("done")
+
+    def rare(self) -> None:
+        self.asm.label("above")
+        self._row(first=True)
+        self.asm.branch("j", to="begun")
+        self.asm.label("below")
+        self._row(last=True)
+        self.asm.branch("j", to="done")
 
     def _load_taps(self) -> None:
         asm, (pointer, step) = self.asm, self.temps
@@ -216,7 +224,8 @@ class _WeightStrip(_Strip):
 
     def channel(self) -> None:
         asm, one, two = self.asm, self.one, self.two
-        self._load_sums()
+        for register in self.all_taps:
+            asm.mv(register, "zero")
         asm.bounds(0, "loop", "loop_end")
         self.get(self.temps[0], "turns")
         self.get(self.temps[1], "odd")
@@ -226,7 +235,7 @@ class _WeightStrip(_Strip):
         asm.branch("j", to="half")
         asm.label("even")
         self._first_rows("even", one, two)
-        self.skip_unless("turns", "end")
+        self.jump("beqz", "turns", "end")
         asm.label("loop")
         start = asm.count
         self._row(last=one, middle=two, first=one)
@@ -235,33 +244,37 @@ class _WeightStrip(_Strip):
         asm.close("loop_end", start)
         asm.label("end")
         self._row(last=one, middle=two)
-        self.skip_unless("below", "done")
-        self._row(last=two)
+        self.jump("bnez", "below", "below")
         asm.label("done")
-        self.get(self.temps[0], "w")
-        asm("nop")
-        for register in self.all_taps:
-            asm.sw_post(register, self.temps[0], 4)
-        self.put(self.temps[0], "w")
-
-    def _load_sums(self) -> None:
-        asm, (pointer, fresh) = self.asm, self.temps
+        pointer, fresh = self.temps
         self.get(fresh, "fresh")
         self.get(pointer, "w")
-        asm.branch("bnez", fresh, to="fresh")
-        for index, register in enumerate(self.all_taps):
-            asm.lw(register, pointer, 4 * index)
-        asm.branch("j", to="loaded")
-        asm.label("fresh")
+        asm.branch("beqz", fresh, to="add")
+        asm.label("store")
         for register in self.all_taps:
-            asm.mv(register, "zero")
-        asm.label("loaded")
+            asm.sw_post(register, pointer, 4)
+        self.put(pointer, "w")
+
+    def rare(self) -> None:
+        """Rows above and below, and sums that go on from what is there."""
+        asm = self.asm
+        for name, row in (("odd", self.two), ("even", self.one)):
+            asm.label(f"{name}_above")
+            self._row(first=row)
+            asm.branch("j", to=f"{name}_next")
+        asm.label("below")
+        self._row(last=self.two)
+        asm.branch("j", to="done")
+        asm.label("add")
+        pointer, value = self.temps
+        for index, register in enumerate(self.all_taps):
+            asm.lw(value, pointer, 4 * index)
+            asm("nop")
+            asm("fadd.s", register, value, register)
+        asm.branch("j", to="store")
 
     def _first_rows(self, name: str, a: Sequence[str], b: Sequence[str]) -> None:
-        self.skip_unless("above", f"{name}_top")
-        self._row(first=a)
-        self.asm.branch("j", to=f"{name}_next")
-        self.asm.label(f"{name}_top")
+        self.jump("bnez", "above", f"{name}_above")
         for pixel, register in enumerate(a):
             self.asm.lw_post(register, self.y, self.y_after(pixel))
         self.asm.label(f"{name}_next")
