@@ -69,6 +69,11 @@ class Registers:
         return self.named[name]
 
     @property
+    def rest(self) -> tuple[str, ...]:
+        """Those that nobody has."""
+        return tuple(self._free)
+
+    @property
     def left(self) -> int:
         return len(self._free)
 
