@@ -104,6 +104,11 @@ class Asm:
             _Line(f"{op} {', '.join([*map(str, operands), self._local(to)])}", to=to)
         )
 
+    def bne_imm(self, rs: str, value: int, to: str) -> None:
+        """Branch where the register is not this number, -16 to 15."""
+        number = f".insn b 0x63, 3, {rs}, x{value % 32}, {self._local(to)}"
+        self._lines.append(_Line(number, to=to))
+
     def label(self, name: str = "") -> str:
         """Names this place; without a name it finds one."""
         name = name or self.fresh()
@@ -240,13 +245,12 @@ class Asm:
 
     def text(self) -> list[str]:
         """The lines of the function, loops resolved."""
-        if self.count > REACH:
-            raise AssemblyError(f"'{self.name}' has {self.count} instructions, {REACH} at most")
         at: dict[int, list[str]] = {}
-        branched = {line.to for line in self._lines if line.to and "{half}" not in line.text}
-        for name in sorted(branched):
+        for name in {line.to for line in self._lines if line.to}:
             if name not in self._labels:
                 raise AssemblyError(f"'{self.name}' has no label '{name}'")
+        branched = {line.to for line in self._lines if line.to and "{half}" not in line.text}
+        for name in sorted(branched):
             at.setdefault(self._labels[name], []).append(self._local(name))
         lines = [".option push", ".option norvc", ".option norelax"]
         for index, line in enumerate(self._lines):
@@ -256,11 +260,14 @@ class Asm:
         return [*lines, ".option pop"]
 
     def _resolved(self, index: int, line: _Line) -> str:
-        if "{half}" not in line.text:
+        if not line.to:
             return line.text
-        if line.to not in self._labels:
-            raise AssemblyError(f"'{self.name}' has a loop that never ends ('{line.to}')")
-        ahead = _unsigned(2 * (self._labels[line.to] - index))
+        distance = self._labels[line.to] - index
+        if "{half}" not in line.text:
+            if not line.text.startswith("j") and not -REACH <= distance < REACH:
+                raise AssemblyError(f"'{line.text}' jumps over {distance} instructions")
+            return line.text
+        ahead = _unsigned(2 * distance)
         return line.text.replace("{half}", str(ahead))
 
     def _local(self, name: str) -> str:

@@ -1,241 +1,308 @@
-"""Matrix products on register blocks: some lines of one operand held, lines of the other streamed.
+"""Matrix products on register blocks: `hold = "b"` holds columns of b and streams rows of a,
+`hold = "a"` the other way round, for few rows.
 
-For each k a block loads `held` values of the one and, line by line, one value of the other that
-meets all of them. `hold = "b"`: columns of b are held and rows of a streamed; `hold = "a"`: the
-other way round, for few rows. A panel is as many lines as the core has, for one set of held ones.
-
-Every element of c is fma over k in ascending order, begun with the bias or 0.
+A core has a rectangle of c and does it panel by panel: all of its lines for some held ones. Every
+element is fma over k in ascending order, begun with the bias or 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from gradlet.xpulp.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, Registers
-from gradlet.xpulp.store import store_block
+from gradlet.xpulp.asm import SAVED, Asm
+from gradlet.xpulp.gemm_block import POINTER, WORK, Block, Product, at
 
-POINTER = "a0"
-POOL = (*ARGUMENTS, *SCRATCH, *IDLE, *SAVED, "ra", "sp")
-WORK = (
-    *("s", "h", "c", "moment", "blocks", "rest", "more", "k4", "m4", "n4", "bias", "sp"),
-    *("rate", "decay", "momentum", "nesterov"),
-    *(f"init{i}" for i in range(8)),
-    *(f"spill{i}" for i in range(8)),
-)
-"""The words of the struct that says what a panel is, in the order of the C."""
-K_INSIDE = {"a": ("nn", "nt"), "b": ("nt",)}
-"""In which modes the values of one line lie side by side."""
-
-
-@dataclass(frozen=True)
-class Operand:
-    """How a block walks through one operand: `lines` values for each k."""
-
-    name: str  # s for streamed, h for held
-    lines: int
-    inside: bool  # a line's values lie side by side, else those of one k
-    step: str  # the work word with the distance of lines, or of k
-
-    @property
-    def registers(self) -> tuple[str, ...]:
-        if not self.inside:
-            return (f"p_{self.name}", self.step)
-        return (f"p_{self.name}", *((self.step, f"back_{self.name}") if self.lines > 1 else ()))
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The last load of one k moves the pointer on, and must be at the pointer."""
-        return tuple(range(self.lines)) if self.inside else (*range(1, self.lines), 0)
-
-    def load(self, asm: Asm, regs: Registers, into: str, line: int) -> None:
-        pointer = regs[f"p_{self.name}"]
-        if self.inside:
-            last = line == self.lines - 1
-            on = (regs[f"back_{self.name}"] if self.lines > 1 else 4) if last else regs[self.step]
-            asm.lw_post(into, pointer, on)
-        elif line == 0:
-            asm.lw_post(into, pointer, regs[self.step])
-        else:
-            asm.lw(into, pointer, 4 * line)
-
-    def prepare(self, asm: Asm, regs: Registers) -> None:
-        """back: from the last line of one k to the first of the next."""
-        if self.inside and self.lines > 1:
-            back = regs[f"back_{self.name}"]
-            asm.li(back, 1 - self.lines)
-            asm("mul", back, back, regs[self.step])
-            asm("addi", back, back, 4)
+FRAME = 4 * len(WORK)
+KEPT = (*SAVED, "ra")
+ID, CORES = "a0", "a1"
+BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
+ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
+HELD_AT, C_AT, BIAS, COLUMNS, HEIGHT, COUNT = "s4", "s5", "s6", "s7", "s8", "s9"
+ON_STACK = "t6"
+"""The seventh argument, fetched."""
+SIZES = ("batch", "m", "n", "k")
+LONG = 32
+"""From so many lines on it pays to look for the best cut."""
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
-    hold, most = params["hold"], {int(h): r for h, r in params["blocks"].items()}
-    panels = [_panel(mode, epilogue, hold, held, lines) for held, lines in most.items()]
-    fields = {"s": "const float *", "h": "const float *", "c": "float *", "bias": "const float *"}
-    kinds = {name: fields.get(name, "int ") for name in WORK}
-    kinds |= dict.fromkeys(("rate", "decay", "momentum", "nesterov"), "float ")
-    struct = " ".join(f"{kinds[n]}{n};" for n in WORK if not n.startswith(("init", "spill")))
-    return {
-        "panels": "\n\n".join(panels),
-        "work": f"typedef struct {{ {struct} float init[8], spill[8]; }} work;",
-    }
+    blocks = {int(held): tuple(lines) for held, lines in params["blocks"].items()}
+    kernel = _Kernel(Product(mode, epilogue, params["hold"]), blocks)
+    return {"body": kernel.text()}
 
 
-def _panel(mode: str, epilogue: str, hold: str, held: int, most: int) -> str:
-    """All lines of a core: full blocks first, then what is left."""
-    asm = Asm(f"panel{held}")
-    frame = (*SAVED, "ra")
-    asm.push(frame)
-    _word(asm, "sw", "sp", "a0", "sp")
-    asm("csrw", "mscratch", "a0")
-    _word(asm, "lw", POINTER, "a0", "s")
-    done = asm.fresh()
-    for lines in range(most, 0, -1):
-        _Block(asm, mode, epilogue, hold, lines, held).write(looped=lines == most, done=done)
-    asm.label(done)
-    asm("csrr", "a0", "mscratch")
-    _word(asm, "lw", "sp", "a0", "sp")
-    asm.pop(frame)
-    return asm.function("work *w")
+class _Kernel:
+    def __init__(self, product: Product, blocks: dict[int, tuple[int, ...]]) -> None:
+        self.asm, self.product, self.blocks = Asm("gemm"), product, blocks
+        self.width = next(iter(blocks))
+        update = product.epilogue in ("sgd", "momentum")
+        names = ["c", *(["moment"] if product.epilogue == "momentum" else []), "a", "b", "bias"]
+        names += [*(["hyper"] if update else []), "sizes"]
+        registers = [*(f"a{i}" for i in range(2, 8)), ON_STACK]
+        self.argument = dict(zip(names, registers, strict=False))
+        self.lines, self.held = (M, N) if product.by_columns else (N, M)
 
-
-def _word(asm: Asm, op: str, register: str, work: str, name: str) -> None:
-    asm(op, register, f"{4 * WORK.index(name)}({work})")
-
-
-class _Block:
-    """lines x held elements of c. The largest takes all registers; then the place of the struct
-    is in mscratch while k runs, and else stays in a register."""
-
-    def __init__(
-        self, asm: Asm, mode: str, epilogue: str, hold: str, lines: int, held: int
-    ) -> None:
-        self.asm, self.mode, self.epilogue, self.hold = asm, mode, epilogue, hold
-        self.lines, self.held = lines, held
-        streamed, fixed = ("a", "b") if hold == "b" else ("b", "a")
-        self.stream = self._operand("s", streamed, lines)
-        self.fixed = self._operand("h", fixed, held)
-        self.regs = Registers(POOL)
-        self.regs.claim("p_s", POINTER)  # the same for all blocks: it goes on where one ends
-        walking = dict.fromkeys((*self.stream.registers, *self.fixed.registers))
-        self.regs.take(*(name for name in walking if name != "p_s"))
-        self.values = self.regs.take(*(f"held{i}" for i in range(held)))
-        self.flow = self.regs.take(*(f"flow{i}" for i in range(min(lines, 2))))
-        sums = [(line, i) for line in range(lines) for i in range(held)]
-        self.resident = self.regs.left > len(sums)
-        self.work = self.regs.one("work") if self.resident else self.flow[-1]
-        self.sums = {key: self.regs.one(f"sum{key}") for key in sums}
-        self.start, self.end = asm.fresh(), asm.fresh()
-
-    def _operand(self, name: str, matrix: str, lines: int) -> Operand:
-        inside = self.mode in K_INSIDE[matrix]
-        step = "k4" if inside else ("m4" if matrix == "a" else "n4")
-        return Operand(name, lines, inside, step)
-
-    def write(self, *, looped: bool, done: str) -> None:
-        """A loop over blocks of this size, or one block if so many lines are left."""
-        asm, other = self.asm, self.asm.fresh()
-        count, size = self.regs["p_h"], self.sums[0, 0]
-        asm("csrr", self.work, "mscratch")
-        self.word("lw", count, "blocks" if looped else "rest")
-        if looped:
-            asm.branch("beqz", count, to=other)
-        else:
-            asm.li(size, self.lines)
-            asm.branch("bne", count, size, to=other)
-        for step in dict.fromkeys((self.stream.step, self.fixed.step)):
-            if step in self.regs.named:
-                self.word("lw", self.regs[step], step)
-        self.stream.prepare(asm, self.regs)
-        self.fixed.prepare(asm, self.regs)
-        asm.bounds(0, self.start, self.end)
-        if looped:
-            with asm.loop(1, count):
-                self._block()
-        else:
-            self._block()
-            asm.branch("j", to=done)
-        asm.label(other)
+    def text(self) -> str:
+        asm = self.asm
+        self.out, self.slow, self.joined = asm.fresh(), asm.fresh(), asm.fresh()
+        self.again, self.done = asm.fresh(), asm.fresh()
+        self._begin()
+        self._quick_cut()
+        asm.label(self.joined)
+        self._place()
+        self._panels()
+        self._end()
+        return "\n".join(f'        "{line}\\n"' for line in asm.text())
 
     def word(self, op: str, register: str, name: str) -> None:
-        _word(self.asm, op, register, self.work, name)
+        self.asm(op, register, f"{at(name)}(sp)")
 
-    def _block(self) -> None:
-        asm, pointer = self.asm, self.regs["p_h"]
-        if not self.stream.inside:
-            self.word("lw", self.regs["p_s"], "s")
-            self.word("lw", pointer, "more")
-            asm("addi", self.values[0], self.regs["p_s"], 4 * self.lines)
-            self.word("sw", self.values[0], "s")
-        else:
-            self.word("lw", pointer, "more")
-        self._begin_sums()
-        asm.iterations(0, pointer)
-        self.word("lw", pointer, "h")
-        self._one_k(first=True)
-        asm.label(self.start)
-        start = asm.count
-        self._one_k(first=False)
-        asm.close(self.end, start)
-        if not self.resident:
-            asm("csrr", self.work, "mscratch")
-        self._store()
-        if self.stream.inside and self.lines > 1:
-            asm("sub", self.regs["p_s"], self.regs["p_s"], self.regs["back_s"])
-            asm("addi", self.regs["p_s"], self.regs["p_s"], 4)
+    def _begin(self) -> None:
+        """Sizes into registers. Several batches and a single k are left to C."""
+        asm, plain, one = self.asm, self.asm.fresh(), self.asm.fresh()
+        sizes = self.argument["sizes"]
+        if sizes == ON_STACK:
+            asm.lw(sizes, "sp")
+        for register, name in ((K, "k"), (BATCH, "batch"), (M, "m"), (N, "n")):
+            asm.lw(register, sizes, 4 * SIZES.index(name))
+        asm("addi", MORE, K, -1)
+        asm.branch("beqz", MORE, to=plain)
+        asm("addi", BATCH, BATCH, -1)
+        asm.branch("beqz", BATCH, to=one)
+        asm("j", "batches")
+        asm.label(plain)
+        asm("j", "plain")
+        asm.label(self.slow)
+        self._slow_cut()
+        asm.label(one)
+        asm.push(KEPT, FRAME)
+        asm("csrw", "mscratch", "sp")
+        self._settings()
 
-    def _begin_sums(self) -> None:
-        """What the sums begin with goes where the last one of each kind will be."""
+    def _settings(self) -> None:
         asm = self.asm
-        if self.hold == "b":
-            for i in range(self.held):
-                self.word("lw", self.sums[self.stream.order[-1], i], f"init{i}")
-            return
-        bias, plain, go = self.values[0], asm.fresh(), asm.fresh()
-        firsts = [self.sums[line, self.held - 1] for line in range(self.lines)]
-        self.word("lw", bias, "bias")
-        asm.branch("beqz", bias, to=plain)
-        for line, register in enumerate(firsts):
-            asm.lw(register, bias, 4 * line)
-        asm("addi", bias, bias, 4 * self.lines)
-        self.word("sw", bias, "bias")
+        count = {"sgd": 2, "momentum": 4}.get(self.product.epilogue, 0)
+        for i in range(count):
+            asm.lw(f"s{i}", self.argument["hyper"], 4 * i)
+        for i, name in enumerate(("rate", "decay", "momentum", "nesterov")[:count]):
+            if name == "rate":
+                asm("fsgnjn.s", "s0", "s0", "s0")
+            self.word("sw", f"s{i}", name)
+        if self.product.epilogue == "momentum":
+            asm("sub", "s0", self.argument["moment"], self.argument["c"])
+            self.word("sw", "s0", "moment")
+
+    def _quick_cut(self) -> None:
+        """Eight cores, few lines: as many parts of the held ones as are wide enough."""
+        asm, down, mask, t, u, short = self.asm, "s10", "t5", "gp", "tp", self.asm.fresh()
+        asm.bne_imm(CORES, 8, to=self.slow)
+        asm("sltiu", down, self.held, 2 * self.width)
+        asm("srli", t, self.lines, LONG.bit_length() - 1)
+        asm.branch("beqz", t, to=short)
+        asm.branch("beqz", down, to=self.slow)
+        asm.label(short)
+        for parts in (4, 8):
+            asm("sltiu", t, self.held, parts * self.width)
+            asm("add", down, down, t)
+        asm("srl", t, self.lines, down)
+        asm.branch("beqz", t, to=self.slow)
+        asm("addi", u, "zero", 1)
+        asm("sll", mask, u, down)
+        asm("addi", mask, mask, -1)
+        asm("and", ROW, ID, mask)
+        asm("add", ROWS, self.lines, mask)
+        asm("srl", ROWS, ROWS, down)
+        asm("srl", COLUMN, ID, down)
+        asm("xori", t, down, 3)
+        asm("sll", mask, u, t)
+        asm("addi", mask, mask, -1)
+        asm("add", WIDTH, self.held, mask)
+        asm("srl", WIDTH, WIDTH, t)
+        asm("mul", ROW, ROW, ROWS)
+        asm("mul", COLUMN, COLUMN, WIDTH)
+
+    def _place(self) -> None:
+        """Where the rectangle begins in each operand."""
+        asm, some = self.asm, self.asm.fresh()
+        c, bias = self.argument["c"], self.argument["bias"]
+        streamed, held = ("a", "b") if self.product.by_columns else ("b", "a")
+        asm("sub", HEIGHT, self.lines, ROW)
+        asm("sub", COLUMNS, self.held, COLUMN)
+        asm.min(HEIGHT, HEIGHT, ROWS)
+        asm.min(COLUMNS, COLUMNS, WIDTH)
+        asm.min("t0", HEIGHT, COLUMNS)
+        asm.branch("bgtz", "t0", to=some)
+        asm.branch("j", to=self.out)
+        asm.label(some)
+        asm("slli", K, K, 2)
+        asm("slli", M, M, 2)
+        asm("slli", N, N, 2)
+        for name, register in (("more", MORE), ("k4", K), ("m4", M), ("n4", N)):
+            self.word("sw", register, name)
+        along = self.product.operand("s", 1).inside, self.product.operand("h", 1).inside
+        for matrix, index, inside in ((streamed, ROW, along[0]), (held, COLUMN, along[1])):
+            register = self.argument[matrix]
+            if inside:
+                asm.mac(register, index, K)
+            else:
+                asm("slli", "t0", index, 2)
+                asm("add", register, register, "t0")
+        row, column = (ROW, COLUMN) if self.product.by_columns else (COLUMN, ROW)
+        asm.mac(c, row, N)
+        asm("slli", "t0", column, 2)
+        asm("add", c, c, "t0")
+        go = asm.fresh()
+        asm.branch("beqz", bias, to=go)
+        asm("add", bias, bias, "t0")
+        asm.label(go)
+        asm.mv(HELD_AT, self.argument[held])
+        asm.mv(C_AT, c)
+        asm.mv(BIAS, bias)
+        asm.mv(POINTER, self.argument[streamed])
+        self.word("sw", POINTER, "s_first")
+        self.word("sw", HEIGHT, "height")
+
+    def _panels(self) -> None:
+        """As many held ones as a panel has, or one more if that leaves none."""
+        asm, few, more, one = self.asm, self.asm.fresh(), self.asm.fresh(), self.asm.fresh()
+        asm.branch("j", to=one)
+        asm.label(self.again)
+        for register, name in (
+            (HELD_AT, "h_next"),
+            (C_AT, "c_next"),
+            (BIAS, "bias_next"),
+            (POINTER, "s_first"),
+            (HEIGHT, "height"),
+        ):
+            self.word("lw", register, name)
+        asm.label(one)
+        usual, wider, *fewer = self.blocks
+        asm("addi", "t0", "zero", usual)
+        asm("addi", "t1", "zero", wider)
+        asm.branch("blt", COLUMNS, "t0", to=few)
+        asm.branch("beq", COLUMNS, "t1", to=more)
+        for held, label in ((usual, ""), (wider, more)):
+            asm.label(label)
+            self._panel(held)
+        asm.label(few)
+        names = {held: asm.fresh() for held in fewer}
+        for held in fewer[:-1]:
+            asm("addi", "t0", "zero", held)
+            asm.branch("beq", COLUMNS, "t0", to=names[held])
+        for held in reversed(fewer):
+            asm.label(names[held])
+            self._panel(held)
+
+    def _end(self) -> None:
+        """The next panel, or back."""
+        asm = self.asm
+        asm.label(self.done)
+        self.word("lw", COLUMNS, "columns")
+        asm.branch("beqz", COLUMNS, to=self.out)
+        asm.branch("j", to=self.again)
+        asm.label(self.out)
+        asm.pop(KEPT, FRAME)
+
+    def _slow_cut(self) -> None:
+        """The C function looks at everything; what it finds takes the place of the quick cut."""
+        asm = self.asm
+        kept = {f"s{i}": self.argument[name] for i, name in enumerate(("c", "a", "b", "bias"))}
+        for safe, register in kept.items():
+            asm.mv(safe, register)
+        asm.mv("s4", self.argument["sizes"])
+        asm.mv("a2", "s4")
+        asm("addi", "a3", "sp", at("row"))
+        asm("jal", "ra", "cut")
+        for register, name in ((K, "k"), (M, "m"), (N, "n")):
+            asm.lw(register, "s4", 4 * SIZES.index(name))
+        asm("addi", MORE, K, -1)
+        for safe, register in kept.items():
+            asm.mv(register, safe)
+        for register, name in (
+            (ROW, "row"),
+            (ROWS, "rows"),
+            (COLUMN, "column"),
+            (WIDTH, "width"),
+        ):
+            self.word("lw", register, name)
+        asm.branch("j", to=self.joined)
+
+    def _panel(self, held: int) -> None:
+        """Full blocks of lines, then what is left of them."""
+        asm, few, sizes = self.asm, self.asm.fresh(), self.blocks[held]
+        whole, *smaller = [Block(asm, self.product, lines, held) for lines in sizes]
+        self._next(whole, held)
+        asm.branch("beqz", COUNT, to=few)
+        whole.enter()
+        with asm.loop(1, COUNT):
+            whole.write()
+        asm.label(few)
+        exact = sizes == tuple(range(sizes[0], 0, -1))
+        for before, block in pairwise([whole, *smaller]):
+            following = asm.fresh()
+            if before is whole or not exact:
+                self.word("lw", "t0", "rest")
+                self._leave_if_none("t0")
+            asm("addi", "t1", "zero", block.lines)
+            asm.branch("blt", "t0", "t1", to=following)
+            if not exact:
+                asm("sub", "t0", "t0", "t1")
+                self.word("sw", "t0", "rest")
+            block.enter()
+            block.write()
+            if exact:
+                asm.branch("j", to=self.done)
+            asm.label(following)
+        asm.branch("j", to=self.done)
+
+    def _leave_if_none(self, register: str) -> None:
+        some = self.asm.fresh()
+        self.asm.branch("bnez", register, to=some)
+        self.asm.branch("j", to=self.done)
+        self.asm.label(some)
+
+    def _next(self, block: Block, held: int) -> None:
+        """What the panel begins with, and where the next one will."""
+        asm = self.asm
+        asm("addi", COLUMNS, COLUMNS, -held)
+        self.word("sw", COLUMNS, "columns")
+        self._move("h", HELD_AT, held, "k4" if block.fixed.inside else "")
+        self._move("c", C_AT, held, "" if self.product.by_columns else "n4")
+        if self.product.by_columns:
+            self._begin_with(held)
+        else:
+            self.word("sw", BIAS, "bias")
+        self.word("sw", BIAS, "bias_next")
+        if not block.stream.inside:
+            self.word("sw", POINTER, "s")
+        asm.li("t1", -(-(1 << 32) // block.lines))
+        asm("addi", "t0", "zero", block.lines)
+        asm("mulhu", COUNT, HEIGHT, "t1")
+        asm("mul", "t0", "t0", COUNT)
+        asm("sub", "t0", HEIGHT, "t0")
+        self.word("sw", "t0", "rest")
+
+    def _begin_with(self, held: int) -> None:
+        asm, plain, go = self.asm, self.asm.fresh(), self.asm.fresh()
+        asm.branch("beqz", BIAS, to=plain)
+        for i in range(held):
+            asm.lw_post("t1", BIAS, 4)
+            self.word("sw", "t1", f"init{i}")
         asm.branch("j", to=go)
         asm.label(plain)
-        for register in firsts:
-            asm.mv(register, "zero")
+        for i in range(held):
+            self.word("sw", "zero", f"init{i}")
         asm.label(go)
 
-    def _one_k(self, *, first: bool) -> None:
-        """Each line is loaded while the one before it is multiplied: nobody waits for memory."""
-        asm, order = self.asm, self.stream.order
-        self.stream.load(asm, self.regs, self.flow[0], order[0])
-        for i in self.fixed.order:
-            self.fixed.load(asm, self.regs, self.values[i], i)
-        for turn, line in enumerate(order):
-            if turn + 1 < self.lines:
-                following = self.flow[(turn + 1) % 2]
-                self.stream.load(asm, self.regs, following, order[turn + 1])
-            for i in range(self.held):
-                total = self.sums[line, i]
-                old = total if not first else self._begun(line, i)
-                asm("fmadd.s", total, self.flow[turn % 2], self.values[i], old)
-
-    def _begun(self, line: int, i: int) -> str:
-        if self.hold == "b":
-            return self.sums[self.stream.order[-1], i]
-        return self.sums[line, self.held - 1]
-
-    def _store(self) -> None:
-        lines, held = range(self.lines), range(self.held)
-        if self.hold == "b":
-            groups = [[self.sums[line, i] for i in held] for line in lines]
+    def _move(self, name: str, pointer: str, held: int, step: str) -> None:
+        """On by as many lines as are held: their distance is that word, or 4."""
+        asm = self.asm
+        self.word("sw", pointer, name)
+        if step:
+            self.word("lw", "t1", step)
+            asm("addi", "t0", "zero", held)
+            asm.mac(pointer, "t1", "t0")
         else:
-            groups = [[self.sums[line, i] for line in lines] for i in held]
-        free = [*self.values, *self.flow, self.regs["p_h"], *self.regs.rest]
-        if not self.stream.inside:
-            free.append(self.regs["p_s"])
-        if not self.resident:
-            free.remove(self.work)
-        across = 0 if self.hold == "b" else 4 * self.lines
-        n4 = self.regs.named.get("n4", "")
-        store_block(self.asm, self.epilogue, groups, free, self.word, n4, across)
+            asm("addi", pointer, pointer, 4 * held)
+        self.word("sw", pointer, f"{name}_next")
