@@ -92,6 +92,7 @@ class Asm:
         self._lines: list[_Line] = []
         self._labels: dict[str, int] = {}
         self._ends: set[int] = set()
+        self._modes: dict[int, list[str]] = {}
         self._fresh = 0
 
     def __call__(self, op: str, *operands: str | int) -> None:
@@ -125,6 +126,13 @@ class Asm:
     def count(self) -> int:
         """Instructions so far."""
         return len(self._lines)
+
+    def compressed(self, on: bool) -> None:
+        """From here on the assembler may take two bytes where it can: for code that runs once.
+
+        Hardware loops and their set-up stay outside of such parts."""
+        here = [".option rvc"] if on else [".balign 4", ".option norvc"]
+        self._modes.setdefault(self.count, []).extend(here)
 
     # Constants and addresses
 
@@ -254,6 +262,7 @@ class Asm:
             at.setdefault(self._labels[name], []).append(self._local(name))
         lines = [".option push", ".option norvc", ".option norelax"]
         for index, line in enumerate(self._lines):
+            lines += self._modes.get(index, [])
             lines += [f"{label}:" for label in at.get(index, [])]
             lines.append(self._resolved(index, line))
         lines += [f"{label}:" for label in at.get(self.count, [])]

@@ -18,7 +18,7 @@ KEPT = (*SAVED, "ra")
 ID, CORES = "a0", "a1"
 BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
-HELD_AT, C_AT, BIAS, COLUMNS, HEIGHT, COUNT = "s4", "s5", "s6", "s7", "s8", "s9"
+DISTANCE, BIAS, COLUMNS, HEIGHT, COUNT = "s4", "s5", "s6", "s7", "s8"
 ON_STACK = "t6"
 """The seventh argument, fetched."""
 SIZES = ("batch", "m", "n", "k")
@@ -46,7 +46,9 @@ class _Kernel:
     def text(self) -> str:
         asm = self.asm
         self.out, self.slow, self.joined = asm.fresh(), asm.fresh(), asm.fresh()
-        self.again, self.done = asm.fresh(), asm.fresh()
+        self.plain, self.batches, self.nothing = asm.fresh(), asm.fresh(), asm.fresh()
+        self.long, self.short, self.again, self.done = (asm.fresh() for _ in range(4))
+        asm.compressed(True)
         self._begin()
         self._quick_cut()
         asm.label(self.joined)
@@ -60,25 +62,30 @@ class _Kernel:
 
     def _begin(self) -> None:
         """Sizes into registers. Several batches and a single k are left to C."""
-        asm, plain, one = self.asm, self.asm.fresh(), self.asm.fresh()
-        sizes = self.argument["sizes"]
+        asm, sizes = self.asm, self.argument["sizes"]
         if sizes == ON_STACK:
             asm.lw(sizes, "sp")
         for register, name in ((K, "k"), (BATCH, "batch"), (M, "m"), (N, "n")):
             asm.lw(register, sizes, 4 * SIZES.index(name))
         asm("addi", MORE, K, -1)
-        asm.branch("beqz", MORE, to=plain)
-        asm("addi", BATCH, BATCH, -1)
-        asm.branch("beqz", BATCH, to=one)
-        asm("j", "batches")
-        asm.label(plain)
-        asm("j", "plain")
-        asm.label(self.slow)
-        self._slow_cut()
-        asm.label(one)
+        asm.branch("beqz", MORE, to=self.plain)
+        asm.bne_imm(BATCH, 1, to=self.batches)
         asm.push(KEPT, FRAME)
         asm("csrw", "mscratch", "sp")
         self._settings()
+
+    def _rare(self) -> None:
+        """Whatever is seldom comes here, where branches reach it."""
+        asm = self.asm
+        for label, function in ((self.plain, "plain"), (self.batches, "batches")):
+            asm.label(label)
+            asm("j", function)
+        asm.label(self.nothing)
+        asm.branch("j", to=self.out)
+        asm.label(self.long)
+        asm.branch("bnez", "s10", to=self.short)
+        asm.label(self.slow)
+        self._slow_cut()
 
     def _settings(self) -> None:
         asm = self.asm
@@ -95,13 +102,12 @@ class _Kernel:
 
     def _quick_cut(self) -> None:
         """Eight cores, few lines: as many parts of the held ones as are wide enough."""
-        asm, down, mask, t, u, short = self.asm, "s10", "t5", "gp", "tp", self.asm.fresh()
+        asm, down, mask, t, u = self.asm, "s10", "t5", "gp", "tp"
         asm.bne_imm(CORES, 8, to=self.slow)
-        asm("sltiu", down, self.held, 2 * self.width)
         asm("srli", t, self.lines, LONG.bit_length() - 1)
-        asm.branch("beqz", t, to=short)
-        asm.branch("beqz", down, to=self.slow)
-        asm.label(short)
+        asm("sltiu", down, self.held, 2 * self.width)
+        asm.branch("bnez", t, to=self.long)
+        asm.label(self.short)
         for parts in (4, 8):
             asm("sltiu", t, self.held, parts * self.width)
             asm("add", down, down, t)
@@ -121,29 +127,28 @@ class _Kernel:
         asm("srl", WIDTH, WIDTH, t)
         asm("mul", ROW, ROW, ROWS)
         asm("mul", COLUMN, COLUMN, WIDTH)
+        asm("addi", DISTANCE, "zero", self.width)
 
     def _place(self) -> None:
-        """Where the rectangle begins in each operand."""
-        asm, some = self.asm, self.asm.fresh()
-        c, bias = self.argument["c"], self.argument["bias"]
-        streamed, held = ("a", "b") if self.product.by_columns else ("b", "a")
+        """Where the rectangle begins in each operand, and how far its panels are apart."""
+        asm, c, bias = self.asm, self.argument["c"], self.argument["bias"]
         asm("sub", HEIGHT, self.lines, ROW)
         asm("sub", COLUMNS, self.held, COLUMN)
         asm.min(HEIGHT, HEIGHT, ROWS)
         asm.min(COLUMNS, COLUMNS, WIDTH)
-        asm.min("t0", HEIGHT, COLUMNS)
-        asm.branch("bgtz", "t0", to=some)
-        asm.branch("j", to=self.out)
-        asm.label(some)
+        asm.branch("blez", HEIGHT, to=self.nothing)
+        asm.branch("blez", COLUMNS, to=self.nothing)
         asm("slli", K, K, 2)
-        asm("slli", M, M, 2)
         asm("slli", N, N, 2)
-        for name, register in (("more", MORE), ("k4", K), ("m4", M), ("n4", N)):
+        if self.product.mode == "tn":
+            asm("slli", M, M, 2)
+            self.word("sw", M, "m4")
+        for name, register in (("more", MORE), ("k4", K), ("n4", N), ("height", HEIGHT)):
             self.word("sw", register, name)
-        along = self.product.operand("s", 1).inside, self.product.operand("h", 1).inside
-        for matrix, index, inside in ((streamed, ROW, along[0]), (held, COLUMN, along[1])):
+        streamed, held = ("a", "b") if self.product.by_columns else ("b", "a")
+        for name, matrix, index in (("s", streamed, ROW), ("h", held, COLUMN)):
             register = self.argument[matrix]
-            if inside:
+            if self.product.operand(name, 1).inside:
                 asm.mac(register, index, K)
             else:
                 asm("slli", "t0", index, 2)
@@ -152,39 +157,52 @@ class _Kernel:
         asm.mac(c, row, N)
         asm("slli", "t0", column, 2)
         asm("add", c, c, "t0")
+        self._steps()
         go = asm.fresh()
-        asm.branch("beqz", bias, to=go)
-        asm("add", bias, bias, "t0")
-        asm.label(go)
-        asm.mv(HELD_AT, self.argument[held])
-        asm.mv(C_AT, c)
-        asm.mv(BIAS, bias)
         asm.mv(POINTER, self.argument[streamed])
         self.word("sw", POINTER, "s_first")
-        self.word("sw", HEIGHT, "height")
+        asm.mv(BIAS, bias)
+        asm.branch("beqz", bias, to=go)
+        asm("add", BIAS, bias, "t0")
+        asm.label(go)
+        self.held_at, self.c_at = self.argument[held], c
+
+    def _steps(self) -> None:
+        """From one panel to the next, in the held operand and in c."""
+        asm, inside = self.asm, self.product.operand("h", 1).inside
+        by_line, by_element = not self.product.by_columns, not inside or self.product.by_columns
+        if by_element:
+            asm("slli", "t5", DISTANCE, 2)
+        if inside:
+            asm("mul", "t6", DISTANCE, K)
+        self.word("sw", "t6" if inside else "t5", "h_step")
+        if by_line:
+            asm("mul", "t6", DISTANCE, N)
+        self.word("sw", "t6" if by_line else "t5", "c_step")
 
     def _panels(self) -> None:
         """As many held ones as a panel has, or one more if that leaves none."""
         asm, few, more, one = self.asm, self.asm.fresh(), self.asm.fresh(), self.asm.fresh()
-        asm.branch("j", to=one)
-        asm.label(self.again)
-        for register, name in (
-            (HELD_AT, "h_next"),
-            (C_AT, "c_next"),
-            (BIAS, "bias_next"),
-            (POINTER, "s_first"),
-            (HEIGHT, "height"),
-        ):
-            self.word("lw", register, name)
         asm.label(one)
         usual, wider, *fewer = self.blocks
         asm("addi", "t0", "zero", usual)
         asm("addi", "t1", "zero", wider)
         asm.branch("blt", COLUMNS, "t0", to=few)
         asm.branch("beq", COLUMNS, "t1", to=more)
-        for held, label in ((usual, ""), (wider, more)):
-            asm.label(label)
-            self._panel(held)
+        self._panel(usual)
+        self._rare()
+        asm.label(self.again)
+        for register, name in (
+            (self.held_at, "h_next"),
+            (self.c_at, "c_next"),
+            (BIAS, "bias_next"),
+            (POINTER, "s_first"),
+            (HEIGHT, "height"),
+        ):
+            self.word("lw", register, name)
+        asm.branch("j", to=one)
+        asm.label(more)
+        self._panel(wider)
         asm.label(few)
         names = {held: asm.fresh() for held in fewer}
         for held in fewer[:-1]:
@@ -210,12 +228,12 @@ class _Kernel:
         kept = {f"s{i}": self.argument[name] for i, name in enumerate(("c", "a", "b", "bias"))}
         for safe, register in kept.items():
             asm.mv(safe, register)
-        asm.mv("s4", self.argument["sizes"])
-        asm.mv("a2", "s4")
+        asm.mv("s5", self.argument["sizes"])
+        asm.mv("a2", "s5")
         asm("addi", "a3", "sp", at("row"))
         asm("jal", "ra", "cut")
         for register, name in ((K, "k"), (M, "m"), (N, "n")):
-            asm.lw(register, "s4", 4 * SIZES.index(name))
+            asm.lw(register, "s5", 4 * SIZES.index(name))
         asm("addi", MORE, K, -1)
         for safe, register in kept.items():
             asm.mv(register, safe)
@@ -224,16 +242,19 @@ class _Kernel:
             (ROWS, "rows"),
             (COLUMN, "column"),
             (WIDTH, "width"),
+            (DISTANCE, "distance"),
         ):
             self.word("lw", register, name)
         asm.branch("j", to=self.joined)
 
     def _panel(self, held: int) -> None:
         """Full blocks of lines, then what is left of them."""
-        asm, few, sizes = self.asm, self.asm.fresh(), self.blocks[held]
+        asm, few, biased, go = (self.asm, *(self.asm.fresh() for _ in range(3)))
+        sizes = self.blocks[held]
         whole, *smaller = [Block(asm, self.product, lines, held) for lines in sizes]
-        self._next(whole, held)
+        self._next(whole, held, biased, go)
         asm.branch("beqz", COUNT, to=few)
+        asm.compressed(False)
         whole.enter()
         with asm.loop(1, COUNT):
             whole.write()
@@ -255,6 +276,11 @@ class _Kernel:
                 asm.branch("j", to=self.done)
             asm.label(following)
         asm.branch("j", to=self.done)
+        asm.compressed(True)
+        if self.product.by_columns:
+            asm.label(biased)
+            self._biased(held)
+            asm.branch("j", to=go)
 
     def _leave_if_none(self, register: str) -> None:
         some = self.asm.fresh()
@@ -262,47 +288,37 @@ class _Kernel:
         self.asm.branch("j", to=self.done)
         self.asm.label(some)
 
-    def _next(self, block: Block, held: int) -> None:
+    def _next(self, block: Block, held: int, biased: str, go: str) -> None:
         """What the panel begins with, and where the next one will."""
         asm = self.asm
         asm("addi", COLUMNS, COLUMNS, -held)
         self.word("sw", COLUMNS, "columns")
-        self._move("h", HELD_AT, held, "k4" if block.fixed.inside else "")
-        self._move("c", C_AT, held, "" if self.product.by_columns else "n4")
+        for name, register in (("h", self.held_at), ("c", self.c_at)):
+            self.word("sw", register, name)
+            self.word("lw", "t1", f"{name}_step")
+            asm("add", register, register, "t1")
+            self.word("sw", register, f"{name}_next")
         if self.product.by_columns:
-            self._begin_with(held)
+            asm.branch("bnez", BIAS, to=biased)
+            for i in range(held):
+                self.word("sw", "zero", f"init{i}")
+            asm.label(go)
         else:
             self.word("sw", BIAS, "bias")
         self.word("sw", BIAS, "bias_next")
         if not block.stream.inside:
             self.word("sw", POINTER, "s")
         asm.li("t1", -(-(1 << 32) // block.lines))
-        asm("addi", "t0", "zero", block.lines)
         asm("mulhu", COUNT, HEIGHT, "t1")
+        asm("addi", "t0", "zero", block.lines)
         asm("mul", "t0", "t0", COUNT)
         asm("sub", "t0", HEIGHT, "t0")
         self.word("sw", "t0", "rest")
 
-    def _begin_with(self, held: int) -> None:
-        asm, plain, go = self.asm, self.asm.fresh(), self.asm.fresh()
-        asm.branch("beqz", BIAS, to=plain)
-        for i in range(held):
-            asm.lw_post("t1", BIAS, 4)
-            self.word("sw", "t1", f"init{i}")
-        asm.branch("j", to=go)
-        asm.label(plain)
-        for i in range(held):
-            self.word("sw", "zero", f"init{i}")
-        asm.label(go)
-
-    def _move(self, name: str, pointer: str, held: int, step: str) -> None:
-        """On by as many lines as are held: their distance is that word, or 4."""
+    def _biased(self, held: int) -> None:
+        """The sums of each held column begin with its bias; c_step counts in columns as well."""
         asm = self.asm
-        self.word("sw", pointer, name)
-        if step:
-            self.word("lw", "t1", step)
-            asm("addi", "t0", "zero", held)
-            asm.mac(pointer, "t1", "t0")
-        else:
-            asm("addi", pointer, pointer, 4 * held)
-        self.word("sw", pointer, f"{name}_next")
+        for i in range(held):
+            asm.lw("t0", BIAS, 4 * i)
+            self.word("sw", "t0", f"init{i}")
+        asm("add", BIAS, BIAS, "t1")

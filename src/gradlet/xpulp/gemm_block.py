@@ -14,7 +14,7 @@ WORK = (
     *("s", "h", "c", "bias", "more", "rest", "k4", "m4", "n4"),
     *("moment", "rate", "decay", "momentum", "nesterov"),
     *("s_first", "height", "h_next", "c_next", "bias_next", "columns"),
-    *("row", "rows", "column", "width"),
+    *("h_step", "c_step", "row", "rows", "column", "width", "distance"),
     *(f"init{i}" for i in range(8)),
     *(f"spill{i}" for i in range(8)),
 )
