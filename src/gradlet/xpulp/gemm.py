@@ -75,7 +75,8 @@ class _Kernel:
         self._settings()
 
     def _rare(self) -> None:
-        """Whatever is seldom comes here, where branches reach it."""
+        """Whatever is seldom comes here, where branches reach it; and the cut of many lines into
+        panels that go round among the cores, if that leaves none over."""
         asm = self.asm
         for label, function in ((self.plain, "plain"), (self.batches, "batches")):
             asm.label(label)
@@ -84,6 +85,14 @@ class _Kernel:
         asm.branch("j", to=self.out)
         asm.label(self.long)
         asm.branch("bnez", "s10", to=self.short)
+        parts = 8 * self.width
+        asm("andi", ROW, self.held, parts - 1)
+        asm.branch("bnez", ROW, to=self.slow)
+        asm.mv(ROWS, self.lines)
+        asm("srli", WIDTH, self.held, 3)
+        asm("slli", COLUMN, ID, self.width.bit_length() - 1)
+        asm("addi", DISTANCE, "zero", parts)
+        asm.branch("j", to=self.joined)
         asm.label(self.slow)
         self._slow_cut()
 

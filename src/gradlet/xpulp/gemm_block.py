@@ -141,9 +141,6 @@ class Block:
         if not self.keeps_stack:
             asm("csrr", "sp", "mscratch")
         self._store()
-        if self.stream.inside and self.lines > 1:
-            asm("sub", self.regs["p_s"], self.regs["p_s"], self.regs["back_s"])
-            asm("addi", self.regs["p_s"], self.regs["p_s"], 4)
 
     def _begin_sums(self) -> None:
         """What the sums begin with goes where the last one of each kind will be."""
@@ -198,7 +195,15 @@ class Block:
         free = [register for register in free if register != "sp"]
         across = 0 if self.product.by_columns else 4 * self.lines
         n4 = self.regs.named.get("n4", "")
-        store_block(self.asm, self.product.epilogue, groups, free, self.word, n4, across)
+        store_block(
+            self.asm, self.product.epilogue, groups, free, self.word, n4, across, self._next_line
+        )
+
+    def _next_line(self) -> None:
+        """The stream stands in the last line: on to the one behind it."""
+        if self.stream.inside and self.lines > 1:
+            self.asm("sub", self.regs["p_s"], self.regs["p_s"], self.regs["back_s"])
+            self.asm("addi", self.regs["p_s"], self.regs["p_s"], 4)
 
 
 def _swap(regs: Registers, register: str) -> str:

@@ -29,10 +29,12 @@ def store_block(
     word: Word,
     n4: str = "",
     across: int = 0,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Each group is consecutive in memory, n4 bytes behind the one before.
 
     c is moved behind the last group, or by `across` bytes. n4: its register, if it has one.
+    meanwhile: what can be done until the pointer is there.
     """
     settings = SETTINGS[epilogue]
     needed = [*([] if n4 else ["n4"]), *settings]
@@ -44,6 +46,7 @@ def store_block(
     named["n4"] = n4 or named["n4"]
     for name in needed:
         word("lw", named[name], name)
+    meanwhile()
     temporary = others[len(needed) :]
     if across:
         asm("addi", temporary[0] if temporary else _none(), pointer, across)
