@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradlet.xpulp.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, Registers
-from gradlet.xpulp.store import store_block
+from gradlet.xpulp.store import store_block, store_momentum
 
 POINTER = "a0"
 """The next line to be streamed: the same register in all blocks, it goes on where one ends."""
@@ -16,7 +16,7 @@ WORK = (
     *("s_first", "height", "h_next", "c_next", "bias_next", "columns"),
     *("h_step", "c_step", "row", "rows", "column", "width", "distance"),
     *(f"init{i}" for i in range(8)),
-    *(f"spill{i}" for i in range(8)),
+    *(f"spill{i}" for i in range(20)),
 )
 """The words at the stack pointer: of the block, the update, the panel, the whole call."""
 K_INSIDE = {"a": ("nn", "nt"), "b": ("nt",)}
@@ -116,13 +116,16 @@ class Block:
                 self.word("lw", self.regs[step], step)
         self.stream.prepare(self.asm, self.regs)
         self.fixed.prepare(self.asm, self.regs)
-        self.asm.bounds(0, self.start, self.end)
+        if self.product.epilogue != "momentum":
+            self.asm.bounds(0, self.start, self.end)
 
     def word(self, op: str, register: str, name: str) -> None:
         self.asm(op, register, f"{at(name)}(sp)")
 
     def write(self) -> None:
         asm, pointer = self.asm, self.regs["p_h"]
+        if self.product.epilogue == "momentum":  # its store has used the loop
+            asm.bounds(0, self.start, self.end)
         if not self.stream.inside:
             self.word("lw", self.regs["p_s"], "s")
             self.word("lw", pointer, "more")
@@ -189,15 +192,26 @@ class Block:
             groups = [[self.sums[line, i] for i in held] for line in lines]
         else:
             groups = [[self.sums[line, i] for line in lines] for i in held]
+        across = 0 if self.product.by_columns else 4 * self.lines
+        if self.product.epilogue == "momentum":
+            self._next_line()
+            registers = [r for r in POOL if r not in (POINTER, "sp") and r not in self._lasting]
+            store_momentum(self.asm, groups, registers, self.word, at("spill0"), across)
+            return
         free = [*self.values, *self.flow, self.regs["p_h"], *self.regs.rest]
         if not self.stream.inside:
             free.append(self.regs["p_s"])
         free = [register for register in free if register != "sp"]
-        across = 0 if self.product.by_columns else 4 * self.lines
         n4 = self.regs.named.get("n4", "")
         store_block(
             self.asm, self.product.epilogue, groups, free, self.word, n4, across, self._next_line
         )
+
+    @property
+    def _lasting(self) -> list[str]:
+        """What the next block of the same size still needs."""
+        steps = (self.stream.step, self.fixed.step, "back_s", "back_h")
+        return [self.regs[name] for name in steps if name in self.regs.named]
 
     def _next_line(self) -> None:
         """The stream stands in the last line: on to the one behind it."""

@@ -1,7 +1,7 @@
 """How a block of sums in registers gets into memory: stored, or as an update of what is there.
 
-The words of the work that are used: c, moment (its distance from c in bytes), n4, and the settings
-of the update. `word(op, register, name)` loads or stores one.
+The words of the work that are used: c, moment (its distance from c in bytes), n4, the settings of
+the update, and spill0 on. `word(op, register, name)` loads or stores one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,9 @@ from collections.abc import Callable, Sequence
 from gradlet.xpulp.asm import Asm, AssemblyError
 
 Word = Callable[[str, str, str], None]
-SETTINGS = {
-    "": (),
-    "sum": (),
-    "sgd": ("rate", "decay"),
-    "momentum": ("rate", "decay", "momentum", "nesterov"),
-}
+SETTINGS = {"": (), "sum": (), "sgd": ("rate", "decay")}
 """rate is negative."""
-TEMPORARY = {"": 0, "sum": 2, "sgd": 2, "momentum": 3}
+TEMPORARY = {"": 0, "sum": 2, "sgd": 2}
 
 
 def store_block(
@@ -36,10 +31,10 @@ def store_block(
     c is moved behind the last group, or by `across` bytes. n4: its register, if it has one.
     meanwhile: what can be done until the pointer is there.
     """
-    settings = SETTINGS[epilogue]
-    needed = [*([] if n4 else ["n4"]), *settings]
-    spilled = _spill(asm, groups, len(free) - 1 - len(needed) - TEMPORARY[epilogue], word)
-    free = [*free, *spilled]
+    needed = [*([] if n4 else ["n4"]), *SETTINGS[epilogue]]
+    spare = len(free) - 1 - len(needed) - max(TEMPORARY[epilogue], bool(across))
+    if spare < 0:
+        raise AssemblyError(f"{-spare} registers are missing for the store")
     pointer, *others = free
     word("lw", pointer, "c")
     named = dict(zip(needed, others, strict=False))
@@ -49,105 +44,109 @@ def store_block(
     meanwhile()
     temporary = others[len(needed) :]
     if across:
-        asm("addi", temporary[0] if temporary else _none(), pointer, across)
+        asm("addi", temporary[0], pointer, across)
         word("sw", temporary[0], "c")
-    moment = ""
-    if epilogue == "momentum":
-        moment = temporary.pop()
-        word("lw", moment, "moment")
-        asm("slli", named["nesterov"], named["nesterov"], 1)  # -0 is 0 as well
-        asm("add", moment, moment, pointer)
-    for index, group in enumerate(groups):
-        if spilled and index == len(groups) - 1:
-            group = list(groups[0])
-            for place, register in enumerate(group):
-                word("lw", register, f"spill{place}")
-        order = [*range(1, len(group)), 0]
-        elements = [(group[i], 4 * i) for i in order]
-        update = {"": _plain, "sum": _pairs, "sgd": _pairs, "momentum": _momentum}[epilogue]
-        update(asm, elements, pointer, named, temporary, moment)
+    for group in groups:
+        elements = [(group[i], 4 * i) for i in (*range(1, len(group)), 0)]
+        for at in range(0, len(elements), 2):
+            _pair(asm, epilogue, elements[at : at + 2], pointer, named, temporary)
     if not across:
         word("sw", pointer, "c")
 
 
-def _none() -> str:
-    raise AssemblyError("no register is left for the store")
-
-
-def _spill(asm: Asm, groups: Sequence[Sequence[str]], left: int, word: Word) -> list[str]:
-    """Registers of the last group, if there are too few without; it comes back into the first."""
-    if left >= 0:
-        return []
-    last = list(groups[-1])
-    if len(groups) < 2 or left + len(last) < 0:
-        raise AssemblyError(f"{-left} registers are missing for the update")
-    for place, register in enumerate(last):
-        word("sw", register, f"spill{place}")
-    return last
-
-
-def _finish(asm: Asm, register: str, pointer: str, offset: int, step: str) -> None:
-    """The last of a group is at the pointer, and moves it on."""
-    if offset:
-        asm.sw(register, pointer, offset)
-    else:
-        asm.sw_post(register, pointer, step)
-
-
-def _plain(
+def _pair(
     asm: Asm,
+    epilogue: str,
     elements: Sequence[tuple[str, int]],
     pointer: str,
     named: dict[str, str],
     temporary: Sequence[str],
-    moment: str,
 ) -> None:
-    for register, offset in elements:
-        _finish(asm, register, pointer, offset, named["n4"])
-
-
-def _pairs(
-    asm: Asm,
-    elements: Sequence[tuple[str, int]],
-    pointer: str,
-    named: dict[str, str],
-    temporary: Sequence[str],
-    moment: str,
-) -> None:
-    """Two at a time, so that no load is waited for."""
-    for at in range(0, len(elements), 2):
-        pair = list(zip(elements[at : at + 2], temporary, strict=False))
-        for (_, offset), old in pair:
-            asm.lw(old, pointer, offset)
-        for (value, _), old in pair:
-            if "decay" in named:
-                asm("fmadd.s", value, named["decay"], old, value)
-            else:
-                asm("fadd.s", value, old, value)
-        for (value, _), old in pair if "rate" in named else []:
-            asm("fmadd.s", value, named["rate"], value, old)
-        for (value, offset), _ in pair:
-            _finish(asm, value, pointer, offset, named["n4"])
-
-
-def _momentum(
-    asm: Asm,
-    elements: Sequence[tuple[str, int]],
-    pointer: str,
-    named: dict[str, str],
-    temporary: Sequence[str],
-    moment: str,
-) -> None:
-    old, kept = temporary[:2]
-    for slope, offset in elements:
+    """Two at a time, so that no load is waited for. The last of a group is at the pointer itself,
+    and moves it on."""
+    pairs = list(zip(elements, temporary, strict=False)) if epilogue else []
+    for (_, offset), old in pairs:
         asm.lw(old, pointer, offset)
-        asm.lw(kept, moment, offset)
-        asm("fmadd.s", slope, named["decay"], old, slope)
-        asm("fmadd.s", kept, named["momentum"], kept, slope)
-        _finish(asm, kept, moment, offset, named["n4"])
-        plain = asm.fresh()
-        asm.branch("beqz", named["nesterov"], to=plain)
-        asm("fmadd.s", kept, named["momentum"], kept, slope)
-        asm.label(plain)
-        asm("fmadd.s", old, named["rate"], kept, old)
-        _finish(asm, old, pointer, offset, named["n4"])
+    for (value, _), old in pairs:
+        if epilogue == "sum":
+            asm("fadd.s", value, old, value)
+        else:
+            asm("fmadd.s", value, named["decay"], old, value)
+    for (value, _), old in pairs if epilogue == "sgd" else []:
+        asm("fmadd.s", value, named["rate"], value, old)
+    for value, offset in elements:
+        if offset:
+            asm.sw(value, pointer, offset)
+        else:
+            asm.sw_post(value, pointer, named["n4"])
+
+
+def store_momentum(
+    asm: Asm,
+    groups: Sequence[Sequence[str]],
+    registers: Sequence[str],
+    word: Word,
+    spill: int,
+    across: int = 0,
+) -> None:
+    """The same as an update with momentum: more than the registers hold, so the sums go to memory
+    first (to `spill` behind sp), and a loop over them needs little code. It takes loop 0, and all
+    of the given registers."""
+    sums = [value for group in groups for value in group]
+    for place, value in enumerate(sums):
+        asm.sw(value, "sp", spill + 4 * place)
+    c, moment, n4, rate, decay, mu, nesterov, source, left, length, *work = registers
+    for name, register in (
+        ("c", c),
+        ("moment", moment),
+        ("n4", n4),
+        ("rate", rate),
+        ("decay", decay),
+        ("momentum", mu),
+        ("nesterov", nesterov),
+    ):
+        word("lw", register, name)
+    asm("add", moment, moment, c)
+    asm("slli", nesterov, nesterov, 1)  # -0 is 0 as well
+    asm("sltu", nesterov, "zero", nesterov)
+    asm("sub", nesterov, "zero", nesterov)  # all ones, or 0
+    asm("addi", source, "sp", spill)
+    asm("addi", left, "zero", len(groups))
+    asm("addi", length, "zero", len(groups[0]))
+    if across:
+        asm("addi", work[0], c, across)
+        word("sw", work[0], "c")
+    asm("addi", n4, n4, -4 * len(groups[0]))
+    again = asm.label()
+    with asm.loop(0, length):
+        _with_momentum(asm, c, moment, (rate, decay, mu, nesterov), source, work)
+    asm("add", c, c, n4)
+    asm("add", moment, moment, n4)
+    asm("addi", left, left, -1)
+    asm.branch("bnez", left, to=again)
+    if not across:
+        word("sw", c, "c")
+
+
+def _with_momentum(
+    asm: Asm,
+    c: str,
+    moment: str,
+    settings: tuple[str, str, str, str],
+    source: str,
+    work: Sequence[str],
+) -> None:
+    """One element, as gl_momentum_step() has it; both ways are computed and one is taken."""
+    (rate, decay, mu, nesterov), (slope, old, kept, ahead, *_) = settings, work
+    asm.lw(old, c)
+    asm.lw_post(slope, source, 4)
+    asm.lw(kept, moment)
+    asm("fmadd.s", slope, decay, old, slope)
+    asm("fmadd.s", kept, mu, kept, slope)
+    asm("fmadd.s", ahead, mu, kept, slope)
+    asm.sw_post(kept, moment, 4)
+    asm("xor", ahead, ahead, kept)
+    asm("and", ahead, ahead, nesterov)
+    asm("xor", kept, kept, ahead)
+    asm("fmadd.s", old, rate, kept, old)
+    asm.sw_post(old, c, 4)
