@@ -210,7 +210,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             block_args=", ".join(_argument_names(kernel)),
             widths=_ladder(dict(variant.params).get("columns", 1)),
             **dict(variant.params),
-            **_generated(kernel),
+            **(_generated(kernel, prefix) if variant.generator else {}),
         )
     )
     fused = f" The store applies one {kernel.epilogue} step to the weights."
@@ -255,14 +255,20 @@ def _argument_names(kernel: Kernel) -> list[str]:
     return [*(o.name for o in outputs), *(i.name for i in inputs), "s"]
 
 
-def _generated(kernel: Kernel) -> dict[str, str]:
-    """What the generator of a variant makes: assembler functions by name."""
+def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
+    """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
-    if not variant.generator:
-        return {}
     module = import_module(f"gradlet.xpulp.{variant.generator}")
     made: dict[str, str] = module.generate(kernel.mode, kernel.epilogue, dict(variant.params))
-    return made
+    parameters = _parameters(kernel, prefix)
+    names = [text.split()[-1].lstrip("*") for text in parameters]
+    return {
+        "symbol": kernel.symbol(prefix),
+        "params": ", ".join(parameters),
+        "names": names,
+        "args": ", ".join(names),
+        **made,
+    }
 
 
 def _store(kernel: Kernel) -> Any:

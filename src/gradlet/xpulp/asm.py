@@ -69,6 +69,11 @@ class Registers:
         return self.named[name]
 
     @property
+    def rest(self) -> tuple[str, ...]:
+        """Those that nobody has."""
+        return tuple(self._free)
+
+    @property
     def left(self) -> int:
         return len(self._free)
 
@@ -87,6 +92,7 @@ class Asm:
         self._lines: list[_Line] = []
         self._labels: dict[str, int] = {}
         self._ends: set[int] = set()
+        self._modes: dict[int, list[str]] = {}
         self._fresh = 0
 
     def __call__(self, op: str, *operands: str | int) -> None:
@@ -98,6 +104,11 @@ class Asm:
         self._lines.append(
             _Line(f"{op} {', '.join([*map(str, operands), self._local(to)])}", to=to)
         )
+
+    def bne_imm(self, rs: str, value: int, to: str) -> None:
+        """Branch where the register is not this number, -16 to 15."""
+        number = f".insn b 0x63, 3, {rs}, x{value % 32}, {self._local(to)}"
+        self._lines.append(_Line(number, to=to))
 
     def label(self, name: str = "") -> str:
         """Names this place; without a name it finds one."""
@@ -115,6 +126,13 @@ class Asm:
     def count(self) -> int:
         """Instructions so far."""
         return len(self._lines)
+
+    def compressed(self, on: bool) -> None:
+        """From here on the assembler may take two bytes where it can: for code that runs once.
+
+        Hardware loops and their set-up stay outside of such parts."""
+        here = [".option rvc"] if on else [".balign 4", ".option norvc"]
+        self._modes.setdefault(self.count, []).extend(here)
 
     # Constants and addresses
 
@@ -235,27 +253,30 @@ class Asm:
 
     def text(self) -> list[str]:
         """The lines of the function, loops resolved."""
-        if self.count > REACH:
-            raise AssemblyError(f"'{self.name}' has {self.count} instructions, {REACH} at most")
         at: dict[int, list[str]] = {}
-        branched = {line.to for line in self._lines if line.to and "{half}" not in line.text}
-        for name in sorted(branched):
+        for name in {line.to for line in self._lines if line.to}:
             if name not in self._labels:
                 raise AssemblyError(f"'{self.name}' has no label '{name}'")
+        branched = {line.to for line in self._lines if line.to and "{half}" not in line.text}
+        for name in sorted(branched):
             at.setdefault(self._labels[name], []).append(self._local(name))
         lines = [".option push", ".option norvc", ".option norelax"]
         for index, line in enumerate(self._lines):
+            lines += self._modes.get(index, [])
             lines += [f"{label}:" for label in at.get(index, [])]
             lines.append(self._resolved(index, line))
         lines += [f"{label}:" for label in at.get(self.count, [])]
         return [*lines, ".option pop"]
 
     def _resolved(self, index: int, line: _Line) -> str:
-        if "{half}" not in line.text:
+        if not line.to:
             return line.text
-        if line.to not in self._labels:
-            raise AssemblyError(f"'{self.name}' has a loop that never ends ('{line.to}')")
-        ahead = _unsigned(2 * (self._labels[line.to] - index))
+        distance = self._labels[line.to] - index
+        if "{half}" not in line.text:
+            if not line.text.startswith("j") and not -REACH <= distance < REACH:
+                raise AssemblyError(f"'{line.text}' jumps over {distance} instructions")
+            return line.text
+        ahead = _unsigned(2 * distance)
         return line.text.replace("{half}", str(ahead))
 
     def _local(self, name: str) -> str:
