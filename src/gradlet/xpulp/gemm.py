@@ -28,7 +28,8 @@ LONG = 32
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
     blocks = {int(held): tuple(lines) for held, lines in params["blocks"].items()}
-    kernel = _Kernel(Product(mode, epilogue, params["hold"]), blocks)
+    product = Product(mode, epilogue, params["hold"], params.get("bias_of_rows", False))
+    kernel = _Kernel(product, blocks)
     return {"body": kernel.text()}
 
 
@@ -172,6 +173,8 @@ class _Kernel:
         self.word("sw", POINTER, "s_first")
         asm.mv(BIAS, bias)
         asm.branch("beqz", bias, to=go)
+        if self.product.bias_of_rows:
+            asm("slli", "t0", row, 2)
         asm("add", BIAS, bias, "t0")
         asm.label(go)
         self.held_at, self.c_at = self.argument[held], c
@@ -286,7 +289,7 @@ class _Kernel:
             asm.label(following)
         asm.branch("j", to=self.done)
         asm.compressed(True)
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             asm.label(biased)
             self._biased(held)
             asm.branch("j", to=go)
@@ -307,7 +310,7 @@ class _Kernel:
             self.word("lw", "t1", f"{name}_step")
             asm("add", register, register, "t1")
             self.word("sw", register, f"{name}_next")
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             asm.branch("bnez", BIAS, to=biased)
             for i in range(held):
                 self.word("sw", "zero", f"init{i}")

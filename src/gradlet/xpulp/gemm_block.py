@@ -34,11 +34,17 @@ class Product:
     mode: str
     epilogue: str
     hold: str
+    bias_of_rows: bool = False  # the bias has an element for each row of c, not for each column
 
     @property
     def by_columns(self) -> bool:
         """Held are columns of c, so that those of a line lie side by side."""
         return self.hold == "b"
+
+    @property
+    def bias_by_line(self) -> bool:
+        """Each streamed line has a bias of its own, not each held one."""
+        return self.by_columns == self.bias_of_rows
 
     def operand(self, name: str, lines: int) -> Operand:
         matrix = self.hold if name == "h" else ("a" if self.hold == "b" else "b")
@@ -148,7 +154,7 @@ class Block:
     def _begin_sums(self) -> None:
         """What the sums begin with goes where the last one of each kind will be."""
         asm = self.asm
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             for i in range(self.held):
                 self.word("lw", self.sums[self.stream.order[-1], i], f"init{i}")
             return
@@ -182,7 +188,7 @@ class Block:
                 asm("fmadd.s", total, self.flow[turn % 2], self.values[i], old)
 
     def _begun(self, line: int, i: int) -> str:
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             return self.sums[self.stream.order[-1], i]
         return self.sums[line, self.held - 1]
 
