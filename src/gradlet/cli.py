@@ -27,7 +27,7 @@ from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.engines.costs import run_json, show_run
 from gradlet.errors import GradletError
-from gradlet.plan.model import Plan
+from gradlet.plan import Options, Plan
 from gradlet.report import memory_report
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.verify import Verdict
@@ -140,6 +140,7 @@ def _planned(options: ModelOptions, *, fit: bool = True) -> Plan:
         options.prefix,
         options.recipe,
         options.capture_options(),
+        Options(buffers=options.buffers),
     )
     request.device()  # a wrong one is told at once
     with progress(f"capturing {options.model}"):
@@ -275,12 +276,16 @@ def _build_table(folder: Path, plan: Plan) -> None:
     )
     ratio = plan.used / plan.lower_bound
     used = [
-        f"{plan.level_bytes(memory.name):,} of {memory.size:,} bytes of {memory.name}"
+        f"{plan.taken(memory):,} of {memory.size:,} bytes of {memory.name}"
         for memory in plan.target.memories
-        if plan.level_bytes(memory.name)
+        if plan.taken(memory)
     ]
     bound = f"lower bound {plan.lower_bound:,} ({ratio:.3f} x)"
     table.add_row("memory", f"{' and '.join(used)}; {bound}")
+    tiled = sum(tiling.count > 1 for tiling in plan.tilings)
+    if plan.tilings:
+        count = sum(tiling.count for tiling in plan.tilings)
+        table.add_row("tiles", f"{count:,} in {tiled} of {len(plan.calls)} calls")
     table.add_row("project", f"{folder}   (next: gradlet verify {folder})")
     Console().print(table)
 
