@@ -11,7 +11,17 @@ from itertools import pairwise
 from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
-from gradlet.xpulp.gemm_block import POINTER, WORK, Block, Product, at
+from gradlet.xpulp.gemm_block import (
+    ON_STACK,
+    POINTER,
+    SIZES,
+    WORK,
+    Block,
+    Product,
+    at,
+    save_settings,
+    signature,
+)
 
 FRAME = 4 * len(WORK)
 KEPT = (*SAVED, "ra")
@@ -19,9 +29,6 @@ ID, CORES = "a0", "a1"
 BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
 DISTANCE, BIAS, COLUMNS, HEIGHT, COUNT = "s4", "s5", "s6", "s7", "s8"
-ON_STACK = "t6"
-"""The seventh argument, fetched."""
-SIZES = ("batch", "m", "n", "k")
 LONG = 32
 """From so many lines on it pays to look for the best cut."""
 
@@ -37,11 +44,7 @@ class _Kernel:
     def __init__(self, product: Product, blocks: dict[int, tuple[int, ...]]) -> None:
         self.asm, self.product, self.blocks = Asm("gemm"), product, blocks
         self.width = next(iter(blocks))
-        update = product.epilogue in ("sgd", "momentum")
-        names = ["c", *(["moment"] if product.epilogue == "momentum" else []), "a", "b", "bias"]
-        names += [*(["hyper"] if update else []), "sizes"]
-        registers = [*(f"a{i}" for i in range(2, 8)), ON_STACK]
-        self.argument = dict(zip(names, registers, strict=False))
+        self.argument = signature(product.epilogue)
         self.lines, self.held = (M, N) if product.by_columns else (N, M)
 
     def text(self) -> str:
@@ -73,7 +76,7 @@ class _Kernel:
         asm.bne_imm(BATCH, 1, to=self.batches)
         asm.push(KEPT, FRAME)
         asm("csrw", "mscratch", "sp")
-        self._settings()
+        save_settings(asm, self.product.epilogue, self.argument)
 
     def _rare(self) -> None:
         """Whatever is seldom comes here, where branches reach it; and the cut of many lines into
@@ -96,19 +99,6 @@ class _Kernel:
         asm.branch("j", to=self.joined)
         asm.label(self.slow)
         self._slow_cut()
-
-    def _settings(self) -> None:
-        asm = self.asm
-        count = {"sgd": 2, "momentum": 4}.get(self.product.epilogue, 0)
-        for i in range(count):
-            asm.lw(f"s{i}", self.argument["hyper"], 4 * i)
-        for i, name in enumerate(("rate", "decay", "momentum", "nesterov")[:count]):
-            if name == "rate":
-                asm("fsgnjn.s", "s0", "s0", "s0")
-            self.word("sw", f"s{i}", name)
-        if self.product.epilogue == "momentum":
-            asm("sub", "s0", self.argument["moment"], self.argument["c"])
-            self.word("sw", "s0", "moment")
 
     def _quick_cut(self) -> None:
         """Eight cores, few lines: as many parts of the held ones as are wide enough."""

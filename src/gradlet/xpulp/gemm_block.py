@@ -23,6 +23,33 @@ K_INSIDE = {"a": ("nn", "nt"), "b": ("nt",)}
 """In which modes the values of one line lie side by side."""
 
 
+SIZES = ("batch", "m", "n", "k")
+ON_STACK = "t6"
+"""The seventh argument, fetched."""
+SETTINGS = {"sgd": ("rate", "decay"), "momentum": ("rate", "decay", "momentum", "nesterov")}
+
+
+def signature(epilogue: str) -> dict[str, str]:
+    """The arguments of a product and their registers; id and number of cores are in a0 and a1."""
+    names = ["c", *(["moment"] if epilogue == "momentum" else []), "a", "b", "bias"]
+    names += [*(["hyper"] if epilogue in SETTINGS else []), "sizes"]
+    return dict(zip(names, [*(f"a{i}" for i in range(2, 8)), ON_STACK], strict=False))
+
+
+def save_settings(asm: Asm, epilogue: str, argument: dict[str, str]) -> None:
+    """What the update needs, from its settings to the words at sp. Takes s0 to s3."""
+    words = SETTINGS.get(epilogue, ())
+    for i in range(len(words)):
+        asm.lw(f"s{i}", argument["hyper"], 4 * i)
+    for i, name in enumerate(words):
+        if name == "rate":
+            asm("fsgnjn.s", f"s{i}", f"s{i}", f"s{i}")
+        asm.sw(f"s{i}", "sp", at(name))
+    if epilogue == "momentum":
+        asm("sub", "s0", argument["moment"], argument["c"])
+        asm.sw("s0", "sp", at("moment"))
+
+
 def at(word: str) -> int:
     return 4 * WORK.index(word)
 

@@ -114,8 +114,7 @@ def store_momentum(
     asm("addi", left, "zero", len(groups))
     asm("addi", length, "zero", len(groups[0]))
     if across:
-        asm("addi", work[0], c, across)
-        word("sw", work[0], "c")
+        asm("addi", work[4], c, across)
     asm("addi", n4, n4, -4 * len(groups[0]))
     again = asm.label()
     with asm.loop(0, length):
@@ -124,8 +123,7 @@ def store_momentum(
     asm("add", moment, moment, n4)
     asm("addi", left, left, -1)
     asm.branch("bnez", left, to=again)
-    if not across:
-        word("sw", c, "c")
+    word("sw", work[4] if across else c, "c")
 
 
 def _with_momentum(
