@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gradlet
+from gradlet import cli_bench
 from gradlet import doctor as doctor_module
 from gradlet.api import ENGINES, Request
 from gradlet.capture.layout import check_layout
@@ -59,7 +60,9 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.")]
 
 
-def command(function: Callable[..., int | None]) -> Callable[..., None]:
+def command(
+    function: Callable[..., int | None], group: typer.Typer = app
+) -> Callable[..., None]:
     """Register a verb; a user's mistake becomes one message and exit status 2, a program that
     the simulator had to stop one message and exit status 1."""
 
@@ -84,7 +87,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             raise typer.Exit(2) from None
         raise typer.Exit(status or 0)
 
-    app.command(name=function.__name__.rstrip("_"))(guarded)
+    group.command(name=function.__name__.rstrip("_"))(guarded)
     return guarded
 
 
@@ -227,6 +230,15 @@ def doctor(json_: Json = False) -> int:
 
     _show(json_, {"findings": [finding.to_json() for finding in findings]}, show)
     return 0 if all(finding.present for finding in findings if finding.required) else 1
+
+
+bench = typer.Typer(no_args_is_help=True, help="Measure kernels on the simulated cluster.")
+bench_layer = typer.Typer(no_args_is_help=True, help="Measure one step of one layer.")
+app.add_typer(bench, name="bench")
+bench.add_typer(bench_layer, name="layer")
+command(cli_bench.gemm, bench)
+command(cli_bench.conv2d, bench_layer)
+command(cli_bench.linear, bench_layer)
 
 
 def _show(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:

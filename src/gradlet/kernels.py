@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ class Variant:
     needs: str
     scratch: str
     params: tuple[tuple[str, Any], ...]
+    generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             block_args=", ".join(_argument_names(kernel)),
             widths=_ladder(dict(variant.params).get("columns", 1)),
             **dict(variant.params),
+            **(_generated(kernel, prefix) if variant.generator else {}),
         )
     )
     fused = f" The store {EPILOGUES[kernel.epilogue].doc}." if kernel.epilogue else ""
@@ -260,6 +263,22 @@ def _parameters(kernel: Kernel, prefix: str) -> list[str]:
 def _argument_names(kernel: Kernel) -> list[str]:
     outputs, inputs = operands(kernel)
     return [*(o.name for o in outputs), *(i.name for i in inputs), "s"]
+
+
+def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
+    """What the generator of a variant makes, and the whole signature as its template needs it."""
+    variant = variant_of(kernel)
+    module = import_module(f"gradlet.xpulp.{variant.generator}")
+    made: dict[str, str] = module.generate(kernel.mode, kernel.epilogue, dict(variant.params))
+    parameters = _parameters(kernel, prefix)
+    names = [text.split()[-1].lstrip("*") for text in parameters]
+    return {
+        "symbol": kernel.symbol(prefix),
+        "params": ", ".join(parameters),
+        "names": names,
+        "args": ", ".join(names),
+        **made,
+    }
 
 
 def _store(kernel: Kernel) -> Any:
@@ -309,6 +328,7 @@ def _load(path: Path) -> Family:
             item.get("needs", ""),
             item.get("scratch", ""),
             tuple(params.items()),
+            item.get("generator", ""),
         )
         for item in value["variants"]
         for params in item.get("space", [{}])

@@ -1,0 +1,301 @@
+"""Kernels on the simulated cluster, call by call: any operands, any sizes, results and cycles.
+
+One program has all the kernels and is compiled once; between two calls it waits for the next job.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import numpy as np
+
+from gradlet import kernels
+from gradlet.compiler import build_program
+from gradlet.errors import GradletError
+from gradlet.graph import Array
+from gradlet.kernels import Kernel
+from gradlet.ops.base import Size
+from gradlet.sim import Machine, SimConfig, SimError, Symbols, explain
+from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN
+from gradlet.target import Target
+
+PACKAGE = Path(__file__).parent
+RUNTIME = PACKAGE / "c" / "runtime"
+LINK = PACKAGE / "emit" / "templates" / "link.ld.j2"
+MILESTONES = ("gl_trial_wait", "gl_trial_go", "gl_trial_end")
+ARGUMENTS = 16
+LIMIT = 2_000_000_000
+GUARD = 32
+"""Bytes between operands that nobody may touch, where accesses are checked."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call left in its outputs, and what it cost from its call to past its barrier."""
+
+    outputs: tuple[Array, ...]
+    cycles: int
+    instructions: tuple[int, ...]  # by core
+    stalls: tuple[Mapping[str, int], ...]  # by core, by cause
+
+
+def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
+    """The ELF that calls these kernels. shift moves their code by so many words."""
+    with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
+        folder = Path(name)
+        (folder / "gl_port.h").write_text(f'#include "gl_port_{target.port}.h"\n')
+        (folder / "link.ld").write_text(_link_script(target, shift))
+        sources = []
+        for kernel in used:
+            sources.append(folder / f"{kernel.name}.c")
+            sources[-1].write_text(_shifted(kernels.render(kernel), shift))
+        changing = [RUNTIME / target.port / n for n in ("trial.c", "start.S", "team.c")]
+        defines = [f"GL_CORES={target.cores}", f"GL_STACK={target.stack}"]
+        elf = build_program(
+            [*changing, *sources],
+            folder / "trial.elf",
+            flags=target.flags,
+            script=folder / "link.ld",
+            include=[folder, RUNTIME],
+            defines=dict.fromkeys(changing, defines),
+        )
+        return elf.read_bytes()
+
+
+def _link_script(target: Target, shift: int) -> str:
+    text: str = jinja2.Template(LINK.read_text(), trim_blocks=True).render(
+        model="kernels",
+        target_name=target.name,
+        memories=target.memories,
+        stack=target.stack,
+        cores=target.cores,
+    )
+    moved = f"KEEP(*(.text.start)) . += {4 * shift}; "
+    return text.replace("KEEP(*(.text.start)) ", moved)
+
+
+def _shifted(text: str, shift: int) -> str:
+    """Functions of assembler begin at a boundary of a line; the words go behind it."""
+    marker = '".option norelax\\n"\n'
+    return text.replace(marker, marker + '        "nop\\n"\n' * shift)
+
+
+class Trial:
+    """A machine with a program of kernels; `call` runs one of them on all cores."""
+
+    def __init__(
+        self, used: Sequence[Kernel], target: Target, *, shift: int = 0, sanitize: bool = False
+    ) -> None:
+        if target.port != "pulp":
+            raise GradletError(f"kernels can be tried on a pulp cluster only, not '{target.name}'")
+        elf = program(used, target, shift)
+        self.target, self.sanitize = target, sanitize
+        self.symbols = Symbols(elf)
+        self.machine = Machine(SimConfig.of(target.machine))
+        if problem := self.machine.load_elf(elf):
+            raise GradletError(problem)
+        self.passed = [0] * (target.cores + 1)
+        self.milestone = 0
+        for name in MILESTONES:
+            self.machine.break_at(self._place(name))
+        self._reach("gl_trial_wait")
+        if sanitize:
+            self._shut()
+
+    def close(self) -> None:
+        self.machine.close()
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(
+        self,
+        kernel: Kernel,
+        outputs: Sequence[Array | None],
+        inputs: Sequence[Array | None],
+        sizes: Mapping[str, Size],
+        *,
+        in_place: Mapping[int, int] | None = None,
+        step: int = 0,
+        level: str = "",
+        align: int = 4,
+    ) -> Outcome:
+        """One call. An output's array has its initial contents; with `in_place` (output: input) it
+        lies where that input does. level: the memory for operands, else the nearest."""
+        near = self.target.memories[0].name
+        settings = np.array(size_words(kernel, sizes), np.int32)
+        spots = _Spots(*self._room(near), align, self._gap)
+        at_sizes = self._put(spots, settings)
+        if level not in ("", near):
+            spots = _Spots(*self._room(level), align, self._gap)
+        at_inputs = [self._put(spots, value) for value in inputs]
+        shared = {output: at_inputs[i] for output, i in (in_place or {}).items()}
+        at_outputs = [
+            shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
+        ]
+        scratch = 4 * kernels.scratch_elements(kernel, sizes, self.target.cores)
+        at_scratch = [spots.take(scratch)] if scratch else []
+        steps = [step] if kernels.catalogue()[kernel.family].stepped else []
+        words = [self._place(kernel.name), *at_outputs, *at_inputs, *at_scratch, *steps, at_sizes]
+        self.machine.write(self._place("gl_trial"), np.array(words, np.uint32).tobytes())
+        granted = []
+        if self.sanitize:
+            known = bool(kernel.epilogue) or bool(in_place)
+            granted = self._grant(
+                [(at_sizes, settings.nbytes), *_spans(at_inputs, inputs)],
+                _spans(at_outputs, outputs),
+                [(at, scratch) for at in at_scratch],
+                known,
+            )
+        return self._run(granted, list(zip(at_outputs, outputs, strict=True)))
+
+    def _run(
+        self, granted: list[tuple[int, int]], results: list[tuple[int, Array | None]]
+    ) -> Outcome:
+        self._reach("gl_trial_go")
+        before = self._counters()
+        self._reach("gl_trial_end")
+        after = self._counters()
+        self._reach("gl_trial_wait")
+        for address, size in granted:
+            self.machine.watch(address, size, read=False, write=False, initialised=True)
+        cycles = self.machine.read(self._place("gl_trial") + 4 + 4 * ARGUMENTS, 4 * 16)
+        return Outcome(
+            tuple(
+                np.frombuffer(self.machine.read(at, v.nbytes), v.dtype).reshape(v.shape).copy()
+                for at, v in results
+                if v is not None
+            ),
+            int(np.frombuffer(cycles, np.uint32)[: self.target.cores].max()),
+            tuple(b[0] - a[0] for a, b in zip(before, after, strict=True)),
+            tuple(
+                {name: b[2][name] - a[2][name] for name in a[2]}
+                for a, b in zip(before, after, strict=True)
+            ),
+        )
+
+    def _put(self, spots: _Spots, value: Array | None) -> int:
+        """The place of an operand, filled; 0 where there is none."""
+        if value is None:
+            return 0
+        at = spots.take(value.nbytes)
+        self.machine.write(at, np.ascontiguousarray(value).tobytes())
+        return at
+
+    def _counters(self) -> list[tuple[int, int, dict[str, int]]]:
+        return [self.machine.core_counters(core) for core in range(self.target.cores)]
+
+    @property
+    def _gap(self) -> int:
+        return GUARD if self.sanitize else 0
+
+    def _room(self, level: str) -> tuple[int, int]:
+        """Where operands may lie in that memory."""
+        memory = next((m for m in self.target.memories if m.name == level), None)
+        if memory is None:
+            raise GradletError(f"'{self.target.name}' has no memory '{level}'")
+        end = memory.base + memory.size
+        if memory == self.target.memories[0]:
+            begin = -(-self._place("gl_l1_used") // 64) * 64 + self._gap
+            return begin, end - self.target.stack * self.target.cores
+        return memory.base + self.target.code, end
+
+    def _place(self, symbol: str) -> int:
+        address = self.symbols.address(symbol)
+        if address is None:
+            raise GradletError(f"the program of kernels has no {symbol}")
+        return address
+
+    def _reach(self, symbol: str) -> None:
+        """Run until the first core comes to the next milestone, which is this one."""
+        self.milestone += 1
+        while max(self.passed) < self.milestone:
+            status = self.machine.run(LIMIT)
+            self.machine.take_stdout()
+            if status not in (STATUS_BREAK, STATUS_DRAIN):
+                raise SimError(explain(self.machine, status, self.symbols))
+            for core, pc in self.machine.take_breaks():
+                self.passed[core] += 1
+                if self.passed[core] == self.milestone and pc != self._place(symbol):
+                    raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
+
+    # What may be touched
+
+    def _shut(self) -> None:
+        """Everything but the program, its variables, and the stacks."""
+        for memory in self.target.memories:
+            self.machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
+        for begin, end, write in (
+            ("gl_program", "gl_program_end", False),
+            ("gl_data", "gl_data_end", True),
+            ("gl_l1_start", "gl_l1_used", True),
+        ):
+            size = self._place(end) - self._place(begin)
+            if size:
+                self.machine.watch(
+                    self._place(begin), size, read=True, write=write, initialised=True
+                )
+
+    def _grant(
+        self,
+        inputs: list[tuple[int, int]],
+        outputs: list[tuple[int, int]],
+        scratch: list[tuple[int, int]],
+        known: bool,
+    ) -> list[tuple[int, int]]:
+        """What this call may do; known: its outputs have values before, which it updates."""
+        watch = self.machine.watch
+        self.machine.watch_new_phase()
+        top, stack = self._place("gl_stacks_end"), self.target.stack
+        for core in range(self.target.cores):
+            low = top - stack * (core + 1)
+            watch(low, stack, read=True, write=True, initialised=True, owner=core)
+        for span in inputs:
+            watch(*span, read=True, write=False, initialised=True)
+        for span in outputs:
+            watch(*span, read=True, write=True, initialised=known)
+        for span in scratch:
+            watch(*span, read=True, write=True, initialised=False)
+        return [*inputs, *outputs, *scratch]
+
+
+class _Spots:
+    """Places for operands, one behind the other."""
+
+    def __init__(self, begin: int, end: int, align: int, gap: int) -> None:
+        self.begin, self.next, self.end, self.align, self.gap = begin, begin, end, align, gap
+
+    def take(self, size: int) -> int:
+        at = -(-self.next // self.align) * self.align
+        self.next = at + size + self.gap
+        if self.next > self.end:
+            raise GradletError(
+                f"the operands of a kernel need {self.next - self.begin:,} bytes and more, there "
+                f"are {self.end - self.begin:,}"
+            )
+        return at
+
+
+def size_words(kernel: Kernel, sizes: Mapping[str, Size]) -> list[int]:
+    """The sizes as the kernel's struct has them."""
+    family = kernels.catalogue()[kernel.family]
+    words: list[int] = []
+    for name, _ in family.sizes:
+        value = sizes[name]
+        for number in value if isinstance(value, tuple) else (value,):
+            fraction = name in family.fractions
+            words.append(int(np.float32(number).view(np.int32)) if fraction else int(number))
+    return words
+
+
+def _spans(places: Sequence[int], values: Sequence[Array | None]) -> list[tuple[int, int]]:
+    return [
+        (at, value.nbytes) for at, value in zip(places, values, strict=True) if value is not None
+    ]
