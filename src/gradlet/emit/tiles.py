@@ -105,7 +105,8 @@ def _windows(plan: Plan, tiling: Tiling, names: Mapping[str, str]) -> Iterator[s
             near = f"(char *)&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]"
         moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
         flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {moved_by}"
-        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {first}, {step}, {len(row.steps)}, {int(window.early)}"
+        numbers = f"{first}, {step}, {len(row.steps)}, {int(window.early)}"
+        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {numbers}"
         first += len(row.boxes)
         step += len(row.steps)
 
@@ -133,7 +134,8 @@ def _function(
 def _finish(plan: Plan, call: Call, argument: Any) -> dict[str, str]:
     """The update of a box of weights: w_next[, m_next], w, g, hyper[, m], all in place."""
     tiling = call.tiling
-    assert tiling is not None and tiling.finish is not None
+    assert tiling is not None
+    assert tiling.finish is not None
     outputs = [argument(position) for position in range(len(call.outputs))]
     gradient = argument(len(tiling.windows) - 1)
     hyper = argument(len(call.outputs) + len(call.inputs) - 1)

@@ -160,12 +160,14 @@ class Sanitizer:
         if not entry.views:
             self.new_phase()
             return
-        assert self.call is not None and self.call.tiling is not None
+        assert self.call is not None
+        assert self.call.tiling is not None
         self._close()
         self.new_phase()
         fresh = entry.first and entry.kernel == self.call.kernel
         last = len(entry.views) - 1 if self.call.tiling.finish else -1
-        inputs, outputs = [], []
+        inputs: list[tuple[Span, View]] = []
+        outputs: list[tuple[Span, View]] = []
         for position, view in enumerate(entry.views):
             if view is None or (view.window.once and entry.kernel != self.call.kernel):
                 continue

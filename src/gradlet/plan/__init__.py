@@ -13,8 +13,8 @@ from gradlet.kernels import Kernel, candidates, scratch_elements
 from gradlet.ops import OPS
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.check import check_plan
-from gradlet.plan.model import FAR, NEAR, Buffer, Call, Plan
 from gradlet.plan.levels import assign_levels, far_storages
+from gradlet.plan.model import FAR, NEAR, Buffer, Call, Plan
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
 from gradlet.plan.tiler import Tiler
@@ -257,9 +257,9 @@ def _too_large(plan: Plan) -> str:
     consumers = ", ".join(f"{b.tensors[0]} ({b.bytes:,} bytes)" for b in largest)
     return (
         f"model '{plan.graph.name}' does not fit: it needs {used:,} bytes of {memory.name}, the "
-        f"target '{plan.target.name}' has {room:,} for data ({used - room:,} missing).\nThe largest "
-        f"consumers: {consumers}.\nA smaller --batch, --update last:N or a smaller input lowers the "
-        f"need."
+        f"target '{plan.target.name}' has {room:,} for data ({used - room:,} missing).\n"
+        f"The largest consumers: {consumers}.\n"
+        f"A smaller --batch, --update last:N or a smaller input lowers the need."
     )
 
 

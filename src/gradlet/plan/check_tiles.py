@@ -24,7 +24,9 @@ PARTIAL = 1 << 62
 
 class Shadow(Protocol):
     graph: Graph
-    places: Mapping[str, Buffer]
+
+    @property
+    def places(self) -> Mapping[str, Buffer]: ...
 
     def span(self, buffer: Buffer, size: int) -> Array: ...
 
@@ -203,9 +205,9 @@ class TileReplay:
                 if stored == position and slot == self.slots[position]:
                     yield f"the next box of '{window.tensor}' overwrites the one that leaves"
                 places = self.shadow.places
-                if places[window.tensor] is places[other.tensor]:
-                    if np.intersect1d(self.boxes[position], box).size:
-                        yield f"'{window.tensor}' is fetched while it is written back"
+                same = places[window.tensor] is places[other.tensor]
+                if same and np.intersect1d(self.boxes[position], box).size:
+                    yield f"'{window.tensor}' is fetched while it is written back"
 
     def _compute(
         self, tile: Sequence[int], used: tuple[dict[int, Array], dict[int, int]]

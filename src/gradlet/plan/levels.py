@@ -16,8 +16,8 @@ from gradlet.graph import Array
 from gradlet.plan.alias import Storage
 from gradlet.plan.model import Call, Plan
 from gradlet.plan.order import Unit
-from gradlet.plan.place import Request, height
 from gradlet.plan.parts import followers
+from gradlet.plan.place import Request, height
 from gradlet.plan.table import control_bytes
 from gradlet.plan.tiler import Choice, Tiler
 from gradlet.plan.tiling import Tiling, dense
@@ -258,7 +258,7 @@ def _fetch_early(
     ledger: _Ledger,
     room: int,
 ) -> None:
-    """First boxes that the call before does not make come in while it computes, if there is room."""
+    """First boxes that the call before does not make come in while it computes, if they fit."""
     for before, index in followers(plan.graph, plan.calls).items():
         tiling = choices[index].tiling
         if tiling is None or choices[before].tiling is None or not tiling.ahead:

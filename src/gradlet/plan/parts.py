@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from gradlet.graph import Graph
 from gradlet.plan.model import Call
@@ -31,7 +32,7 @@ def followers(graph: Graph, calls: Sequence[Call]) -> dict[int, int]:
     plan: then the latter may begin to fetch while the former still computes."""
     found = {}
     for members in parts(graph, calls).values():
-        for index, following in zip(members, members[1:], strict=False):
+        for index, following in pairwise(members):
             if following == index + 1:
                 found[index] = following
     return found

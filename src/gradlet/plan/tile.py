@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import permutations
 from math import prod
 
-from gradlet.ops.base import Axis, Span
 from gradlet.graph import Shape
+from gradlet.ops.base import Axis, Span
 from gradlet.plan.tiling import Range, dense, lines_of
 
 WORD = 4
@@ -102,7 +102,8 @@ class Candidate:
 
 def ladder(size: int) -> tuple[int, ...]:
     """Even divisions: the whole, halves, thirds, ... and single steps."""
-    found, parts = [], 1
+    found: list[int] = []
+    parts = 1
     while parts < size and len(found) < STEPS - 1:
         found.append(-(-size // parts))
         parts = max(parts + 1, parts * 5 // 4)

@@ -262,7 +262,8 @@ class Tiler:
             found = able if found is None else [kernel for kernel in found if kernel in able]
         wanted = self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]
-        return (named or found or [None])[-1]
+        usable = named or found
+        return usable[-1] if usable else None
 
     def _finish(
         self, unit: Unit, tiles: Sequence[TileAxis]
