@@ -64,14 +64,18 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         of_group, made = pick(1, 2, 3, 4, 5, 8), pick(1, 2, 3, 4, 5)
         size = (pick(*range(1, 10)), pick(*range(1, 12), 13, 16, 17, 21))
         window, step, spread = (pick(1, 2, 3, 3, 4), kernel), (pick(1, 2, 3), stride), (pick(1, 1, 2), 1)
-        sides = tuple(pick(0, 1, 1, 2) for _ in range(4))
+        across = {"direct_k3s1_open": (0, 2)}.get(variant.name, (0, 1) if kernel != 1 else (0,))
+        sides = tuple(pick(*values) for values in ((0, 1, 2), across) * 2)
         if variant.generator == "depthwise":
             groups, of_group, made = pick(1, 2, 3, 8, 9), 1, 1
             window, step, spread = (3, 3), (1, 1), (1, 1)
+            sides = tuple(pick(1, 1, 2 if mode == "input_grad" else 0) for _ in range(4))
         elif variant.generator == "pointwise":
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
-        elif mode == "weight_grad" and pick(0, 1):
+        elif mode == "weight_grad" and pick(0, 1, 1):
             window = kernel, kernel
+        if kernel == 1 and mode == "weight_grad":
+            of_group = pick(4, 8)
         attrs: Attrs = {
             **{"stride": step, "padding": sides, "dilation": spread, "groups": groups},
             **{"size": size, "kernel": window},
