@@ -377,4 +377,9 @@ def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
                 return all(parts) if isinstance(node.op, ast.And) else any(parts)
         raise ValueError(f"'{expression}' is not simple arithmetic")
 
-    return value(ast.parse(expression, mode="eval").body)
+    return value(_parsed(expression))
+
+
+@cache
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression, mode="eval").body

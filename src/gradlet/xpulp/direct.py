@@ -162,19 +162,13 @@ class _Block:
         self.asm.sw(register, RUN, 4 * FIELDS.index(field))
 
     def _begin(self) -> None:
-        """Sums start with the bias, or with what is there."""
+        """Sums start with the bias."""
         for channel, sums in enumerate(self.sums):
-            if self.added:
-                self._get(self.w[channel], f"y{channel}")
-            else:
-                self._get(sums[0], f"b{channel}")
+            self._get(sums[0], f"b{channel}")
         self._get(self.x, "x")
-        for channel, sums in enumerate(self.sums):
-            for pixel, register in enumerate(sums):
-                if self.added:
-                    self.asm.lw(register, self.w[channel], 4 * pixel)
-                elif pixel:
-                    self.asm.mv(register, sums[0])
+        for sums in self.sums:
+            for register in sums[1:]:
+                self.asm.mv(register, sums[0])
 
     def _taps(self) -> None:
         asm, temp = self.asm, self.inputs
@@ -253,11 +247,24 @@ class _Block:
         for channel, pointer in enumerate(self.w):
             self._get(pointer, f"y{channel}")
         self._get(self.x_step, "y_row")
+        if self.added:  # to both, before any is stored: they may be the same
+            for sums, pointer in zip(self.sums, self.w, strict=True):
+                self._add(sums, pointer)
         for channel, pointer in enumerate(self.w):
             for pixel, register in enumerate(self.sums[channel]):
                 asm.sw(register, pointer, 4 * pixel)
             asm("add", pointer, pointer, self.x_step)
             self._put(pointer, f"y{channel}")
+
+    def _add(self, sums: list[str], pointer: str) -> None:
+        """What is there already, two at a time so that no load is waited for."""
+        for pair in (range(len(sums))[i : i + 2] for i in range(0, len(sums), 2)):
+            for pixel, there in zip(pair, self.inputs, strict=False):
+                self.asm.lw(there, pointer, 4 * pixel)
+            if len(pair) == 1:
+                self.asm("nop")
+            for pixel, there in zip(pair, self.inputs, strict=False):
+                self.asm("fadd.s", sums[pixel], there, sums[pixel])
 
     def _next_row(self) -> None:
         asm, (rows, step) = self.asm, self.inputs
