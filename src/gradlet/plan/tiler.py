@@ -33,6 +33,11 @@ class Choice:
     transfer: float = 0.0  # cycles, as judged
     visible: float = 0.0
 
+    @property
+    def needed(self) -> int:
+        """Bytes of the nearest memory."""
+        return self.scratch + (self.tiling.near_bytes if self.tiling else 0)
+
 
 class Tiler:
     """Remembers what it has found: networks repeat themselves."""
@@ -51,12 +56,40 @@ class Tiler:
         self.storage_of, self.farthest, self.variants = storage_of, farthest, variants
         self.modes = (False,) if buffers == "single" else (True, False)
         self._tileable: dict[object, tuple[bool, ...]] = {}
+        self._known: dict[object, list[tuple[int, Choice]]] = {}  # with the room there was
 
     def choose(self, unit: Unit, call: Call, near: Collection[str], room: int) -> Choice:
         """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
         where they lie. Operands that do not fit even in pieces are left where they are."""
-        site = self.graph.site(unit.nodes[0])
         operands = list(self._operands(unit, call, near))
+        key = self._likeness(unit, call, operands)
+        for given, known in self._known.setdefault(key, []):
+            if known.needed <= room <= given:  # the best with more room is the best with less
+                return _renamed(known, self._names(unit, call))
+        found = self._chosen(unit, call, operands, room)
+        self._known[key].append((room, found))
+        return found
+
+    def _likeness(self, unit: Unit, call: Call, operands: Sequence[Operand | None]) -> object:
+        """What is the same for calls that run in the same way."""
+        first: dict[str, int] = {}
+        seen = tuple(
+            (operand.windowed, operand.bandwidth, first.setdefault(operand.storage, len(first)))
+            if operand
+            else None
+            for operand in operands
+        )
+        nodes = tuple(_signature(self.graph.site(node)) for node in unit.nodes)
+        return nodes, call.kernel, seen
+
+    def _names(self, unit: Unit, call: Call) -> tuple[str, ...]:
+        """Of the windows that a tiling of the call has, in their order."""
+        return (*call.outputs, *call.inputs, unit.nodes[0].outputs[0])
+
+    def _chosen(
+        self, unit: Unit, call: Call, operands: Sequence[Operand | None], room: int
+    ) -> Choice:
+        site = self.graph.site(unit.nodes[0])
         far = sorted(
             (n for n, operand in enumerate(operands) if operand and operand.windowed),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
@@ -91,10 +124,9 @@ class Tiler:
             if isinstance(made, str):
                 refused.add(made)
                 continue
-            needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
-            if needed <= room:
+            if made.needed <= room:
                 return made
-            room -= needed - room
+            room -= made.needed - room
             if room <= 0:
                 return None
 
@@ -305,6 +337,16 @@ def _window(
         load=operand.load,
         store=operand.store,
     )
+
+
+def _renamed(choice: Choice, names: Sequence[str]) -> Choice:
+    if choice.tiling is None:
+        return choice
+    windows = tuple(
+        replace(window, tensor=name, near=name if window.near else "") if window else None
+        for window, name in zip(choice.tiling.windows, names, strict=False)
+    )
+    return replace(choice, tiling=replace(choice.tiling, windows=windows))
 
 
 def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tuple[str, str]]:
