@@ -389,5 +389,5 @@ def _ranges(tiles: Sequence[TileAxis], index: Sequence[int]) -> dict[str, Range]
 def _lowered(
     op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int]
 ) -> Lowering | None:
-    part = op.tile(site, _ranges(tiles, index))
+    part = op.tile(site, _ranges(tiles, index)) if tiles else site
     return op.lower(part) if part is not None else None
