@@ -14,7 +14,7 @@ from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Lowering, Op, Size
 from gradlet.plan.model import Call
 from gradlet.plan.order import Unit
-from gradlet.plan.tile import Candidate, Operand, Problem, search, slots
+from gradlet.plan.tile import Candidate, Operand, Problem, judge, search, slots
 from gradlet.plan.tiling import Range, TileAxis, Tiling, Window, box_elements
 from gradlet.target import Target
 
@@ -34,8 +34,34 @@ class Choice:
     visible: float = 0.0
 
 
+@dataclass(frozen=True)
+class Context:
+    """A call, the storages that lie near, and the bytes that its boxes may take."""
+
+    unit: Unit
+    call: Call
+    near: Collection[str]
+    room: int
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A way to run a call: how far axes are split, outermost first, ahead or not, the kernel."""
+
+    split: tuple[tuple[str, int], ...]
+    ahead: bool
+    variant: str
+
+    @staticmethod
+    def of(choice: Choice) -> Wish:
+        tiling = choice.tiling
+        split = tuple((axis.name, axis.tile) for axis in tiling.axes) if tiling else ()
+        return Wish(split, tiling.ahead if tiling else True, choice.kernel.variant)
+
+
 class Tiler:
-    """Remembers what it has found: networks repeat themselves."""
+    """Chooses how calls run: as is wished for, where that is known and fits, else by its own
+    judgement."""
 
     def __init__(
         self,
@@ -46,15 +72,22 @@ class Tiler:
         variants: Mapping[str, str],
         *,
         buffers: str,
+        wishes: Mapping[str, Wish] | None = None,
     ) -> None:
         self.graph, self.target = graph, target
         self.storage_of, self.farthest, self.variants = storage_of, farthest, variants
         self.modes = (False,) if buffers == "single" else (True, False)
+        self.wishes = wishes or {}
         self._tileable: dict[object, tuple[bool, ...]] = {}
 
-    def choose(self, unit: Unit, call: Call, near: Collection[str], room: int) -> Choice:
+    def choose(self, context: Context) -> Choice:
         """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
         where they lie. Operands that do not fit even in pieces are left where they are."""
+        unit, call, near, room = context.unit, context.call, context.near, context.room
+        if call.name in self.wishes:
+            wished = self.realised(context, self.wishes[call.name])
+            if wished is not None:
+                return wished
         site = self.graph.site(unit.nodes[0])
         operands = list(self._operands(unit, call, near))
         far = sorted(
@@ -71,6 +104,42 @@ class Tiler:
                 if choice is not None:
                     return choice
         return Choice(call.kernel, None, 0)
+
+    def realised(self, context: Context, wish: Wish) -> Choice | None:
+        """A wish as a choice, if it can be done in that context."""
+        problem = self.problem(context, wish.ahead)
+        numbers = {axis.name: number for number, axis in enumerate(problem.axes)}
+        if any(name not in numbers for name, _ in wish.split):
+            return None
+        tile = [axis.size for axis in problem.axes]
+        for name, size in wish.split:
+            tile[numbers[name]] = size
+        found = judge(problem, tuple(tile))
+        found = replace(found, order=tuple(numbers[name] for name, _ in wish.split))
+        if found.wrong:
+            return None
+        site = self.graph.site(context.unit.nodes[0])
+        operands = self._operands(context.unit, context.call, context.near)
+        made = self._made(
+            context.unit, context.call, site, operands, problem, found, wish.variant
+        )
+        if isinstance(made, str) or made.kernel.variant != wish.variant:
+            return None
+        needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
+        return made if needed <= context.room else None
+
+    def problem(self, context: Context, ahead: bool) -> Problem:
+        """What there is to choose for a call with all its far operands in windows."""
+        site = self.graph.site(context.unit.nodes[0])
+        operands = self._operands(context.unit, context.call, context.near)
+        return self._problem(context.unit, context.call, site, operands, set(), ahead)
+
+    def variants_of(self, call: Call) -> list[str]:
+        """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""
+        kernel = call.kernel
+        sizes, isa = call.sizes, self.target.isa
+        found = candidates(kernel.family, kernel.mode, kernel.epilogue, sizes, isa, kernel.dtype)
+        return list(dict.fromkeys(kernel.variant for kernel in found))
 
     def _tiled(
         self,
@@ -175,12 +244,12 @@ class Tiler:
             call.macs,
             self.target.cores,
             ahead,
-            self._scratch(call.kernel, call.sizes),
+            self.scratch(call.kernel, call.sizes),
             allowed,
             gradient,
         )
 
-    def _scratch(self, kernel: Kernel, sizes: Mapping[str, Size]) -> int:
+    def scratch(self, kernel: Kernel, sizes: Mapping[str, Size]) -> int:
         if not variant_of(kernel).scratch:
             return 0
         elements = scratch_elements(kernel, sizes, self.target.cores)
@@ -206,6 +275,7 @@ class Tiler:
         operands: Sequence[Operand | None],
         problem: Problem,
         found: Candidate,
+        variant: str = "",
     ) -> Choice | str:
         """The tiling in full, or the name of an axis that cannot be split after all."""
         op = OPS[site.node.op]
@@ -224,7 +294,7 @@ class Tiler:
             return tiles[-1].name
         sizes = [item.sizes for item in lowered if item is not None]
         summed = any(axis.reduction for axis in tiles)
-        kernel, more = self._kernels(call, sizes, summed)
+        kernel, more = self._kernels(call, sizes, summed, variant)
         if kernel is None:
             return next(axis.name for axis in tiles if axis.reduction or axis is tiles[-1])
         finish, finish_sizes = self._finish(unit, tiles) if summed else (None, ())
@@ -237,30 +307,34 @@ class Tiler:
         tiling = Tiling(
             tuple(tiles), windows, tuple(sizes), problem.ahead, more, finish, finish_sizes
         )
-        scratch = max(self._scratch(kernel, item) for item in sizes)
+        scratch = max(self.scratch(kernel, item) for item in sizes)
         return Choice(kernel, tiling, scratch, found.transfer, found.visible)
 
     def _kernels(
-        self, call: Call, sizes: Sequence[Mapping[str, Size]], summed: bool
+        self, call: Call, sizes: Sequence[Mapping[str, Size]], summed: bool, variant: str
     ) -> tuple[Kernel | None, Kernel | None]:
         """The kernel of the first tiles and, for sums over tiles, that of the others."""
         epilogue = "" if summed else call.kernel.epilogue
-        kernel = self._common(call.kernel, epilogue, sizes)
+        kernel = self._common(call.kernel, epilogue, sizes, variant)
         if not summed or kernel is None:
             return kernel, None
-        more = self._common(call.kernel, SUM, sizes)
+        more = self._common(call.kernel, SUM, sizes, variant)
         return (kernel, more) if more else (None, None)
 
     def _common(
-        self, like: Kernel, epilogue: str, sizes: Sequence[Mapping[str, Size]]
+        self,
+        like: Kernel,
+        epilogue: str,
+        sizes: Sequence[Mapping[str, Size]],
+        variant: str = "",
     ) -> Kernel | None:
-        """The best kernel that takes all these sizes."""
+        """The best kernel that takes all these sizes, or the one that is asked for."""
         isa = self.target.isa
         found: list[Kernel] | None = None
         for item in sizes:
             able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype)
             found = able if found is None else [kernel for kernel in found if kernel in able]
-        wanted = self.variants.get(like.family)
+        wanted = variant or self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]
         usable = named or found
         return usable[-1] if usable else None
