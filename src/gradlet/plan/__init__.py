@@ -14,7 +14,7 @@ from gradlet.ops import OPS
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.check import check_plan
 from gradlet.plan.levels import assign_levels, far_storages
-from gradlet.plan.model import FAR, NEAR, Buffer, Call, Plan
+from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
 from gradlet.plan.tiler import Choice, Context, Tiler, Wish
@@ -224,7 +224,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     op = OPS[first.op]
     site = graph.site(first)
     lowering = op.lower(site)
-    epilogue = last.op if last is not first else ""
+    epilogue = last.op if unit.updates else ""
     dtype = "f32"
     found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
     wish = options.wishes.get(last.name)
@@ -234,6 +234,11 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     inputs = first.inputs + ("",) * (slots - len(first.inputs))
     if epilogue:
         inputs += last.inputs[2:3]  # hyper; the states are among the outputs, in place
+    follow = None
+    if len(unit.nodes) > 1 and not unit.updates:
+        others = tuple(name for name in last.inputs if name != first.outputs[0])
+        follow = _follow(graph, target, unit, 1 + len(inputs), options)
+        inputs += others
     scratch = scratch_elements(kernel, lowering.sizes, target.cores)
     return Call(
         tuple(node.name for node in unit.nodes),
@@ -245,7 +250,24 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         f"scratch.{last.name}" if scratch else "",
         sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
         lowering.repeat,
+        follow=follow,
     )
+
+
+def _follow(graph: Graph, target: Target, unit: Unit, behind: int, options: Options) -> Follow:
+    """The elementwise node of a unit; its other operands come at position `behind` and on."""
+    node, follower = unit.nodes
+    lowering = OPS[follower.op].lower(graph.site(follower))
+    found = candidates(lowering.family, lowering.mode, "", lowering.sizes, target.isa, "f32")
+    wanted = (options.variants or {}).get(lowering.family)
+    kernel = next((k for k in found if k.variant == wanted), found[-1])
+    slots = len(OPS[follower.op].inputs)
+    operands, position = [0], behind
+    for name in follower.inputs:
+        operands.append(0 if name == node.outputs[0] else position)
+        position += name != node.outputs[0]
+    assert len(operands) == 1 + slots, f"{follower.op} has operands that are left out"
+    return Follow(kernel, lowering.sizes, tuple(operands))
 
 
 def _requests(

@@ -12,7 +12,7 @@ from gradlet.graph import Graph, Site
 from gradlet.kernels import Kernel, candidates, catalogue, scratch_elements, variant_of
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Lowering, Op, Size
-from gradlet.plan.model import Call
+from gradlet.plan.model import Call, Follow
 from gradlet.plan.order import Unit
 from gradlet.plan.tile import Candidate, Operand, Problem, judge, search, slots
 from gradlet.plan.tiling import Range, TileAxis, Tiling, Window, box_elements
@@ -170,7 +170,7 @@ class Tiler:
     def _operands(self, unit: Unit, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
         first = unit.nodes[0]
-        op, fused = OPS[first.op], len(unit.nodes) > 1
+        op, fused = OPS[first.op], unit.updates
         axes = self._axes(op, self.graph.site(first))
         outputs = [
             op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, call.outputs, fused)
@@ -183,7 +183,12 @@ class Tiler:
                 continue
             written = position < len(call.outputs)
             place = position - len(call.outputs)
-            slot = outputs[position] if written else (inputs[place] if place < len(inputs) else "")
+            if written:
+                slot = outputs[position]
+            elif place < len(inputs):
+                slot = inputs[place]
+            else:  # settings of an update are needed whole; what follows goes with the result
+                slot = "" if unit.updates else op.outputs[0]
             spans = tuple(
                 (number, span)
                 for number, axis in enumerate(axes)
@@ -229,7 +234,7 @@ class Tiler:
         )
         present = tuple(operand for operand in operands if operand)
         gradient = None
-        if len(unit.nodes) > 1 and operands[0]:
+        if unit.updates and operands[0]:
             gradient = replace(
                 operands[0],
                 tensor=site.outs[0].name,
@@ -297,16 +302,22 @@ class Tiler:
         kernel, more = self._kernels(call, sizes, summed, variant)
         if kernel is None:
             return next(axis.name for axis in tiles if axis.reduction or axis is tiles[-1])
-        finish, finish_sizes = self._finish(unit, tiles) if summed else (None, ())
         places = {number: place for place, number in enumerate(found.order)}
-        gradient = problem.gradient if finish else None
+        gradient = problem.gradient if summed and unit.updates else None
         windows = tuple(
             _window(operand, places, tiles, problem.ahead) if operand else None
             for operand in (*operands, *([gradient] if gradient else []))
         )
-        tiling = Tiling(
-            tuple(tiles), windows, tuple(sizes), problem.ahead, more, finish, finish_sizes
-        )
+        tiling = Tiling(tuple(tiles), windows, tuple(sizes), problem.ahead, more)
+        if call.follow or gradient:
+            finish, finish_sizes = self._finish(unit, tiles, call.follow)
+            tiling = replace(
+                tiling,
+                finish=finish,
+                finish_sizes=finish_sizes,
+                finish_operands=call.follow.operands if call.follow else _update_operands(call),
+                made_in=len(windows) - 1 if gradient else 0,
+            )
         scratch = max(self.scratch(kernel, item) for item in sizes)
         return Choice(kernel, tiling, scratch, found.transfer, found.visible)
 
@@ -340,11 +351,10 @@ class Tiler:
         return usable[-1] if usable else None
 
     def _finish(
-        self, unit: Unit, tiles: Sequence[TileAxis]
+        self, unit: Unit, tiles: Sequence[TileAxis], follow: Follow | None
     ) -> tuple[Kernel | None, tuple[Mapping[str, Size], ...]]:
-        """The update of a box of weights, when its gradient has added up there."""
-        if len(unit.nodes) == 1:
-            return None, ()
+        """What comes behind a box of the result: an elementwise node, or the update of weights when
+        their gradient has added up there."""
         gradient, update = unit.nodes
         op, site = OPS[gradient.op], self.graph.site(gradient)
         after, whole = OPS[update.op], self.graph.site(update)
@@ -359,7 +369,8 @@ class Tiler:
             outs = tuple(replace(t, shape=shape) for t in whole.outs)
             sizes.append(after.lower(Site(update, ins, outs)).sizes)
         like = Kernel(lowering.family, lowering.mode, "", "", "f32")
-        return self._common(like, "", sizes), tuple(sizes)
+        variant = follow.kernel.variant if follow else ""
+        return self._common(like, "", sizes, variant), tuple(sizes)
 
 
 def _window(
@@ -379,6 +390,14 @@ def _window(
         load=operand.load,
         store=operand.store,
     )
+
+
+def _update_operands(call: Call) -> tuple[int, ...]:
+    """w_next[, m_next], w, g, hyper[, m]: the weights and their states in place, then the gradient
+    in the window behind all operands, then the settings, which are the last operand."""
+    states = tuple(range(len(call.outputs)))
+    behind = len(call.outputs) + len(call.inputs)
+    return (*states, states[0], behind, behind - 1, *states[1:])
 
 
 def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tuple[str, str]]:

@@ -57,7 +57,7 @@ class Functions:
         return tuple(f for f in (self.first, self.more, self.finish) if f)
 
 
-def functions_of(kernel: Kernel, tiling: Tiling, outputs: int, inputs: int) -> Functions:
+def functions_of(kernel: Kernel, tiling: Tiling, outputs: int) -> Functions:
     """Operands by their position in the call; scratch is behind them all."""
     count = len(tiling.windows)
 
@@ -71,17 +71,13 @@ def functions_of(kernel: Kernel, tiling: Tiling, outputs: int, inputs: int) -> F
             places.append(count)
         return Function(chosen, tuple(places))
 
-    positions = list(range(outputs + inputs))
-    if tiling.finish:
-        taken = len(kernels.catalogue()[kernel.family].modes[kernel.mode].inputs)
-        positions = [count - 1, *range(outputs, outputs + taken)]
+    made, taken = map(len, kernels.operands(kernel))
+    results = [tiling.made_in] if tiling.made_in else list(range(made))
+    positions = [*results, *range(outputs, outputs + taken)]
     more = over(tiling.more, positions, first=False) if tiling.more else None
     finish = None
     if tiling.finish:
-        states = tuple(range(outputs))
-        hyper = outputs + inputs - 1
-        order = (*states, states[0], count - 1, hyper, *states[1:])
-        finish = Function(tiling.finish, order, finishes=True)
+        finish = Function(tiling.finish, tiling.finish_operands, finishes=True)
     return Functions(over(kernel, positions, first=True), more, finish)
 
 

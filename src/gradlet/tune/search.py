@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from gradlet.graph import Graph
 from gradlet.plan import Context, Tiler, Wish
@@ -77,9 +78,10 @@ class Search:
             found += self._wishes(problem, candidates, ahead)
         found.sort(key=lambda item: (item[0], str(item[1])))
         most = len(found) if self.settings.exhaustive else self.settings.keep
-        own = Wish.of(self.tiler.choose(self.context))
-        chosen = [wish for wish in [own, *(wish for _, wish in found)] if self._job(wish)]
-        return list(dict.fromkeys(chosen))[:most]
+        own = self.tiler.choose(self.context)
+        ranked = [*([Wish.of(own)] if own.tiling else []), *(wish for _, wish in found)]
+        able = (wish for wish in dict.fromkeys(ranked) if self._job(wish))
+        return list(islice(able, most + 1))
 
     def _wishes(
         self, problem: Problem, candidates: Iterable[Candidate], ahead: bool
@@ -104,8 +106,8 @@ class Search:
         problem = self.tiler.problem(self.context, best.ahead)
         steps = neighbours(problem, self.tiles[best], self.context.room)
         found = [wish for _, wish in self._wishes(problem, steps, best.ahead)]
-        new = [w for w in found if w not in self.jobs and w.variant == best.variant and self._job(w)]
-        return new[: self.settings.around]
+        new = (w for w in found if w not in self.jobs and w.variant == best.variant)
+        return list(islice((wish for wish in new if self._job(wish)), self.settings.around))
 
     def _in_place(self) -> list[Wish]:
         """All operands near: only the kernel is to be chosen."""
@@ -125,9 +127,7 @@ class Search:
         sizes = tuple(
             self.graph.tensors[w.tensor].bytes if w and w.tensor else 0 for w in tiling.windows
         )
-        functions = functions_of(
-            choice.kernel, tiling, len(self.call.outputs), len(self.call.inputs)
-        )
+        functions = functions_of(choice.kernel, tiling, len(self.call.outputs))
         self.jobs[wish] = Job(
             choice.kernel, tiling, self.call.repeat, functions, near, sizes, choice.scratch
         )
@@ -145,8 +145,12 @@ class Search:
             Window(name, self.graph.tensors[name].shape, ()) if name else None
             for name in (*self.call.outputs, *self.call.inputs)
         )
-        return Choice(
-            kernel,
-            Tiling((), windows, (self.call.sizes,), True),
-            self.tiler.scratch(kernel, self.call.sizes),
-        )
+        tiling = Tiling((), windows, (self.call.sizes,), True)
+        if follow := self.call.follow:
+            tiling = replace(
+                tiling,
+                finish=follow.kernel,
+                finish_sizes=(follow.sizes,),
+                finish_operands=follow.operands,
+            )
+        return Choice(kernel, tiling, self.tiler.scratch(kernel, self.call.sizes))
