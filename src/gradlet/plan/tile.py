@@ -172,9 +172,7 @@ def _climb(
         return known[at]
 
     for _ in range(CLIMBS):
-        better = min(
-            _near(problem, rungs), key=lambda at: judged(at).rank(room), default=None
-        )
+        better = min(_near(problem, rungs), key=lambda at: judged(at).rank(room), default=None)
         if better is None or judged(better).rank(room) >= judged(rungs).rank(room):
             break
         rungs = better

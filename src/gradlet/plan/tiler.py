@@ -120,9 +120,7 @@ class Tiler:
             return None
         site = self.graph.site(context.unit.nodes[0])
         operands = self._operands(context.unit, context.call, context.near)
-        made = self._made(
-            context.unit, context.call, site, operands, problem, found, wish.variant
-        )
+        made = self._made(context.unit, context.call, site, operands, problem, found, wish.variant)
         if isinstance(made, str) or made.kernel.variant != wish.variant:
             return None
         needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
