@@ -31,7 +31,10 @@ def _conv(channels: int, height: int, width: int, groups: int, step: str) -> ben
 
 
 TABLE = (
-    *(Measured(f"gemm 64x64x64 {x}", lambda x=x: bench.gemm(64, 64, 64, x), 5.0) for x in bench.LAYOUTS),
+    *(
+        Measured(f"gemm 64x64x64 {x}", lambda x=x: bench.gemm(64, 64, 64, x), 5.0)
+        for x in bench.LAYOUTS
+    ),
     Measured("gemm 80x64x128 nt", lambda: bench.gemm(80, 64, 128, "nt"), 5.2, "128k"),
     Measured("gemm 17x19x23 nn", lambda: bench.gemm(17, 19, 23), 3.8),
     *(
@@ -70,7 +73,13 @@ def main() -> int:
             passed &= report.passed
             best = report.rows[0]
             spread = f"{best.macs / best.most:.2f} - {best.macs / best.least:.2f}"
-            cells = (item.name, best.kernel, f"{best.cycles:,}", f"{best.mac_per_cycle:.2f}", spread)
+            cells = (
+                item.name,
+                best.kernel,
+                f"{best.cycles:,}",
+                f"{best.mac_per_cycle:.2f}",
+                spread,
+            )
             table.add_row(*cells, f"{item.goal:.1f}")
     finish("kernels", rows, table, as_json=given.json)
     return 0 if passed else 1

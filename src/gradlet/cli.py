@@ -60,9 +60,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.")]
 
 
-def command(
-    function: Callable[..., int | None], group: typer.Typer = app
-) -> Callable[..., None]:
+def command(function: Callable[..., int | None], group: typer.Typer = app) -> Callable[..., None]:
     """Register a verb; a user's mistake becomes one message and exit status 2, a program that
     the simulator had to stop one message and exit status 1."""
 

@@ -143,7 +143,9 @@ def _tables(report: bench.Report) -> None:
     print(f"{case.label}: {case.macs:,} multiply-adds on {report.target.cores} cores")
     wide = max(len(row.kernel) for row in report.rows)
     heads = ("cycles", "range", "MAC/cycle", "instr./MAC", "of issue limit")
-    print(f"{'kernel':<{wide}}{heads[0]:>12}{heads[1]:>24}{heads[2]:>11}{heads[3]:>12}{heads[4]:>16}")
+    print(
+        f"{'kernel':<{wide}}{heads[0]:>12}{heads[1]:>24}{heads[2]:>11}{heads[3]:>12}{heads[4]:>16}"
+    )
     for row in report.rows:
         stalls = sorted(row.stalls.items(), key=lambda item: -item[1])
         causes = ", ".join(f"{name} {100 * part:.1f} %" for name, part in stalls if part >= 0.005)

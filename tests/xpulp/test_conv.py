@@ -63,7 +63,11 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         groups = pick(1, 1, 1, 2, 3)
         of_group, made = pick(1, 2, 3, 4, 5, 8), pick(1, 2, 3, 4, 5)
         size = (pick(*range(1, 10)), pick(*range(1, 12), 13, 16, 17, 21))
-        window, step, spread = (pick(1, 2, 3, 3, 4), kernel), (pick(1, 2, 3), stride), (pick(1, 1, 2), 1)
+        window, step, spread = (
+            (pick(1, 2, 3, 3, 4), kernel),
+            (pick(1, 2, 3), stride),
+            (pick(1, 1, 2), 1),
+        )
         across = {"direct_k3s1_open": (0, 2)}.get(variant.name, (0, 1) if kernel != 1 else (0,))
         sides = tuple(pick(*values) for values in ((0, 1, 2), across) * 2)
         if variant.generator == "depthwise":

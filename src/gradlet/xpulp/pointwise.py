@@ -7,7 +7,11 @@ from typing import Any
 from gradlet.xpulp import gemm
 
 MODES = {"forward": "nn", "input_grad": "tn", "weight_grad": "nt"}
-OPERANDS = {"forward": ("y", "w", "x"), "input_grad": ("dx", "w", "dy"), "weight_grad": ("dw", "dy", "x")}
+OPERANDS = {
+    "forward": ("y", "w", "x"),
+    "input_grad": ("dx", "w", "dy"),
+    "weight_grad": ("dw", "dy", "x"),
+}
 """c, a and b of the product."""
 
 
