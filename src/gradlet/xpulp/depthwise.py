@@ -30,15 +30,20 @@ LAST, MIDDLE, FIRST = 2, 1, 0
 """Which row of the kernel meets a row of inputs."""
 
 
+KINDS = [(width, left, right) for width in WIDTHS for left in (0, 1) for right in (0, 1)]
+
+
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = [(width, left, right) for width in WIDTHS for left in (0, 1) for right in (0, 1)]
-    strips: list[_Strip] = []
-    for kind in kinds:
-        if mode == "weight_grad":
-            strips.append(_WeightStrip(*kind, epilogue == "sgd"))
-        else:
-            strips.append(_MapStrip(*kind, mode == "input_grad", epilogue == "sum"))
+    if mode == "weight_grad":
+        return values([_WeightStrip(*kind, epilogue == "sgd") for kind in KINDS])
+    back, added = mode == "input_grad", epilogue == "sum"
+    return values([_MapStrip(*kind, back, added) for kind in KINDS])
+
+
+def values(strips: Sequence[Strip]) -> dict[str, Any]:
+    """For the template, which takes the strips in the order of KINDS."""
     return {
+        "stride": strips[0].stride,
         "functions": "\n\n".join(strip.function() for strip in strips),
         "table": ", ".join(strip.name for strip in strips),
         "narrowest": WIDTHS[0],
@@ -46,16 +51,17 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     }
 
 
-class _Strip:
+class Strip:
     """One function: some channels, some rows of each, `width` pixels of a row."""
 
-    def __init__(self, width: int, left: int, right: int) -> None:
+    def __init__(self, width: int, left: int, right: int, stride: int = 1) -> None:
         self.name = f"strip_{width}_{left}_{right}"
-        self.width = width
-        self.columns = range(left, width + KERNEL - 1 - right)
+        self.width, self.stride = width, stride
+        self.columns = range(left, (width - 1) * stride + KERNEL - right)
         self.asm = Asm(self.name)
         names = iter(REGISTERS)
-        self.one, self.two = ([next(names) for _ in range(width)] for _ in range(2))
+        self.one = [next(names) for _ in range(width)]
+        self.two = [next(names) for _ in range(width)] if stride == 1 else []
         self.taps = [[next(names) for _ in range(KERNEL)] for _ in range(KERNEL)]
         self.x, self.y, self.x_step, self.y_step = (next(names) for _ in range(4))
         self.inputs = list(names)
@@ -128,10 +134,11 @@ class _Strip:
         for column in self.columns:
             if column + 1 in self.columns:
                 self._load(free, here, column + 1)
-            over = self.width if column == self.columns[-1] else max(0, column - KERNEL + 2)
+            ends = [p for p in range(self.width) if self.stride * p + KERNEL - 1 <= column]
+            over = self.width if column == self.columns[-1] else len(ends)
             yield column, here, range(done, over)
             done = over
-            for old in [c for c in here if c < over]:
+            for old in [c for c in here if c // self.stride < over]:
                 free.append(here.pop(old))
 
     def _load(self, free: list[str], here: dict[int, str], column: int) -> None:
@@ -141,13 +148,15 @@ class _Strip:
 
     def met(self, column: int) -> list[int]:
         """The pixels that a column of inputs contributes to."""
-        return [p for p in range(column - KERNEL + 1, column + 1) if 0 <= p < self.width]
+        return [p for p in range(self.width) if 0 <= column - self.stride * p < KERNEL]
 
     def around(self, pixel: int) -> list[int]:
-        return [c for c in range(pixel, pixel + KERNEL) if c in self.columns]
+        """The columns that a pixel is made of."""
+        first = self.stride * pixel
+        return [column for column in range(first, first + KERNEL) if column in self.columns]
 
 
-class _MapStrip(_Strip):
+class _MapStrip(Strip):
     """Outputs, or gradients of inputs with the kernel turned round."""
 
     def __init__(self, width: int, left: int, right: int, back: bool, added: bool) -> None:
@@ -227,7 +236,7 @@ class _MapStrip(_Strip):
         self.asm.sw_post(register, self.y, self.y_after(pixel))
 
 
-class _WeightStrip(_Strip):
+class _WeightStrip(Strip):
     """Sums of the weights; `odd` says that the loop is entered in its middle. Channels are special
     if there are rows above or below, if they do not lie one behind the other, or if sums go on from
     what is there."""
