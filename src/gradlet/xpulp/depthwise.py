@@ -4,7 +4,7 @@ A row of inputs is the last of one row of outputs, the middle of the next and th
 after that. When an output is stored, the one below moves into its register with the first
 multiply-add of its middle row, and the one below that begins. The weight gradient is the same with
 other roles: rows of dy lie where the outputs were, the sums where the weights were. There nothing
-moves for free, so the two sets of registers change roles from row to row, and the loop has two rows.
+moves for free, so the two sets of registers change roles, and the loop has two rows.
 """
 
 from __future__ import annotations
