@@ -75,9 +75,7 @@ class Request:
         try:
             return plan(graph, device, prefix=self.prefix, options=self.planning, fit=fit)
         except DoesNotFit:
-            looked_at = plan(
-                graph, device, prefix=self.prefix, options=self.planning, fit=False
-            )
+            looked_at = plan(graph, device, prefix=self.prefix, options=self.planning, fit=False)
         text = explain(
             looked_at,
             partial(self._again, captured, recipe),
@@ -123,7 +121,15 @@ def build(
     check_layout(layout)
     options = {"batch": batch, **capture_options}
     request = Request(
-        model, target, cores, memories or {}, layout, prefix, recipe, options, Options(buffers=buffers)
+        model,
+        target,
+        cores,
+        memories or {},
+        layout,
+        prefix,
+        recipe,
+        options,
+        Options(buffers=buffers),
     )
     return emit(request.plan(), folder)
 
@@ -149,7 +155,15 @@ def memory(
     check_layout(layout)
     options = {"batch": batch, **capture_options}
     request = Request(
-        model, target, cores, memories or {}, layout, "net", recipe, options, Options(buffers=buffers)
+        model,
+        target,
+        cores,
+        memories or {},
+        layout,
+        "net",
+        recipe,
+        options,
+        Options(buffers=buffers),
     )
     return memory_report(request.plan(fit=False))
 

@@ -35,12 +35,12 @@ def test_it_is_there_if_asked_for() -> None:
 
 def test_the_program_stays_in_l2() -> None:
     plain, with_l3 = (targets.load("pulp-open", sizes=s) for s in ({}, {"L3": "8M"}))
-    assert plain.program_memory == with_l3.program_memory == plain.memories[1]
+    assert plain.home == with_l3.home == plain.memories[1]
     for memory in plain.memories:
         assert plain.room(memory) == with_l3.room(memory)
     assert with_l3.room(with_l3.memories[2]) == 8 << 20
     only = targets.load("host")
-    assert only.program_memory == only.memories[0]
+    assert only.home == only.memories[0]
 
 
 @pytest.mark.parametrize("size", ["100", "128M"])

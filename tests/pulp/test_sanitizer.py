@@ -14,7 +14,7 @@ import gradlet
 from gradlet.cli import app
 from gradlet.emit.project import Project
 from gradlet.engines import sim
-from gradlet.plan import plan
+from gradlet.plan import Options, plan
 from gradlet.sim import SimError
 from gradlet.target import load as load_target
 from tests.pulp.support import break_kernel, device_project, model_graph
@@ -25,7 +25,9 @@ GEMM = "*gemm_nt__ref.c"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    return device_project(model_graph("lenet"), tmp_path / "p", cores=4)
+    """With the plain kernels, which are easily broken."""
+    plain = Options(variants={"gemm": "ref", "unary": "ref", "conv2d": "ref"})
+    return device_project(model_graph("lenet"), tmp_path / "p", cores=4, options=plain)
 
 
 def fault(project: Project) -> str:

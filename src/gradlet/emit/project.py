@@ -23,11 +23,12 @@ from gradlet.emit.golden import AT_END, Golden, golden, sample_count
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
-from gradlet.emit.tiles import tiled_call
+from gradlet.emit.tiles import Link, chained, tiled_call
 from gradlet.errors import GradletError
 from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
 from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
+from gradlet.plan.parts import parts
 
 MANIFEST = "manifest.json"
 STARTUP = ("start.S", "team.c")
@@ -221,7 +222,8 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
     graph, places = plan.graph, plan.buffer_of()
     names = identifiers(n for n in places if n in graph.tensors)
     tensors = {n: _tensor(plan, n, names) for n in names}
-    calls = [_call(plan, index, call, names) for index, call in enumerate(plan.calls)]
+    chain = chained(plan)
+    calls = [_call(plan, index, call, names, chain) for index, call in enumerate(plan.calls)]
     inputs = [tensors[name] for name in graph.inputs]
     return {
         "model": comment(graph.name),
@@ -258,7 +260,7 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "calls": calls,
         "parts": [
             {"name": name, "calls": [calls[index] for index in members]}
-            for name, members in parts(plan).items()
+            for name, members in parts(graph, plan.calls).items()
         ],
         "regions": list(regions(plan)),
         "used": plan.used,
@@ -307,9 +309,12 @@ def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[str, Any]:
-    arguments = ["me"]
-    arguments += [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
+def _call(
+    plan: Plan, index: int, call: Call, names: Mapping[str, str], chain: Mapping[int, Link]
+) -> dict[str, Any]:
+    operands = [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
+    behind = len(call.follow.operands) - 2 if call.follow else 0  # operands of what follows alone
+    arguments = ["me", *operands[: len(operands) - behind]]
     scratch = ""
     if call.scratch:
         place = plan.buffer_of()[call.scratch]
@@ -327,29 +332,14 @@ def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[
         "arguments": ", ".join(arguments),
         "sizes": size_text(call.sizes),
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
+        "link": chain.get(index),
+        "follow": _follow(plan, call, operands) if call.follow and not call.tiling else None,
         "sizes_type": kernels.sizes_type(call.kernel.family, plan.prefix),
         "comment": comment(
             f"{' and '.join(call.nodes)}: {node_op(plan, call)}"
             + (f" of {module}" if module else "")
         ),
     }
-
-
-def parts(plan: Plan) -> dict[str, list[int]]:
-    """The static functions of net.c, in the order of a training step, each with its calls."""
-    after_predict = {plan.graph.loss, *(new for _, new in plan.graph.updates)}
-    members: dict[str, list[int]] = {"predict": [], "compare": [], "learn": []}
-    if plan.graph.accumulate > 1:
-        members["update"] = []
-    for index, call in enumerate(plan.calls):
-        if call.phase == "forward":
-            predicts = after_predict.isdisjoint(call.outputs)
-            members["predict" if predicts else "compare"].append(index)
-        elif call.phase == "update" and "update" in members:
-            members["update"].append(index)
-        else:
-            members["learn"].append(index)
-    return members
 
 
 def _golden_view(
@@ -383,6 +373,17 @@ def _golden_view(
         "trained": list(graph.trained),
         "gradients": list(graph.grads),
         "updates": list(graph.updates),
+    }
+
+
+def _follow(plan: Plan, call: Call, operands: list[str]) -> dict[str, str]:
+    follow = call.follow
+    assert follow is not None
+    return {
+        "symbol": follow.kernel.symbol(plan.prefix),
+        "arguments": ", ".join(["me", *(operands[position] for position in follow.operands)]),
+        "sizes": size_text(follow.sizes),
+        "sizes_type": kernels.sizes_type(follow.kernel.family, plan.prefix),
     }
 
 

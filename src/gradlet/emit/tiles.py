@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gradlet import kernels
 from gradlet.emit.names import size_text
 from gradlet.plan.model import Call, Plan
+from gradlet.plan.parts import followers
 from gradlet.plan.table import radices, rows
 from gradlet.plan.tiling import Lines, Tiling
 
 WORD = 4
 MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which of the two places for tables a call has, whether its own is there already, and the call
+    whose table and first boxes it fetches ahead, or -1."""
+
+    place: int
+    ready: bool
+    following: int
+
+
+def chained(plan: Plan) -> dict[int, Link]:
+    """How tiled calls follow one another."""
+    after = followers(plan.graph, plan.calls)
+    links: dict[int, Link] = {}
+    for index, call in enumerate(plan.calls):
+        if call.tiling is None:
+            continue
+        following = after.get(index, -1)
+        if following >= 0 and plan.calls[following].tiling is None:
+            following = -1
+        before = links.get(index - 1)
+        ready = before is not None and before.following == index
+        place = 1 - before.place if before is not None and ready else 0
+        links[index] = Link(place, ready, following)
+    return links
 
 
 def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -> dict[str, Any]:
@@ -76,7 +105,8 @@ def _windows(plan: Plan, tiling: Tiling, names: Mapping[str, str]) -> Iterator[s
             near = f"(char *)&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]"
         moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
         flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {moved_by}"
-        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {first}, {step}, {len(row.steps)}, 0"
+        numbers = f"{first}, {step}, {len(row.steps)}, {int(window.early)}"
+        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {numbers}"
         first += len(row.boxes)
         step += len(row.steps)
 
@@ -87,11 +117,10 @@ def _function(
     """The kernel over the operands of a frame."""
     tiling = call.tiling
     assert tiling is not None
-    outputs = len(call.outputs)
-    positions = list(range(outputs + len(call.inputs)))
-    if tiling.finish:  # into the gradient's window; the weights and the settings come at the end
-        taken = len(kernels.catalogue()[kernel.family].modes[kernel.mode].inputs)
-        positions = [len(tiling.windows) - 1, *range(outputs, outputs + taken)]
+    made, taken = map(len, kernels.operands(kernel))
+    first = len(call.outputs)
+    results = [tiling.made_in] if tiling.made_in else list(range(made))
+    positions = [*results, *range(first, first + taken)]
     arguments = ["me", *(argument(p, once=role == "first") for p in positions)]
     if scratch and kernels.variant_of(kernel).scratch:
         arguments.append(scratch)
@@ -102,12 +131,10 @@ def _function(
 
 
 def _finish(plan: Plan, call: Call, argument: Any) -> dict[str, str]:
-    """The update of a box of weights: w_next[, m_next], w, g, hyper[, m], all in place."""
+    """What comes behind, on the result where it is."""
     tiling = call.tiling
-    assert tiling is not None and tiling.finish is not None
-    outputs = [argument(position) for position in range(len(call.outputs))]
-    gradient = argument(len(tiling.windows) - 1)
-    hyper = argument(len(call.outputs) + len(call.inputs) - 1)
-    arguments = ["me", *outputs, outputs[0], gradient, hyper, *outputs[1:], "f->finish_sizes"]
-    symbol = tiling.finish.symbol(plan.prefix)
-    return {"role": "finish", "symbol": symbol, "arguments": ", ".join(arguments)}
+    assert tiling is not None
+    assert tiling.finish is not None
+    operands = map(argument, tiling.finish_operands)
+    arguments = ", ".join(["me", *operands, "f->finish_sizes"])
+    return {"role": "finish", "symbol": tiling.finish.symbol(plan.prefix), "arguments": arguments}

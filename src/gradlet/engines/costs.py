@@ -36,7 +36,9 @@ def _transfers(run: Run) -> dict[str, Any] | None:
     """Copying between memories in the last step: its cycles, and how many of them were seen."""
     cycles = sum(node.transfers for node in run.nodes)
     visible = sum(node.waiting for node in run.nodes)
-    return {"cycles": cycles, "visible": visible, "hidden": 1 - visible / cycles} if cycles else None
+    return (
+        {"cycles": cycles, "visible": visible, "hidden": 1 - visible / cycles} if cycles else None
+    )
 
 
 def rate(macs: int, cycles: int | None) -> float | None:

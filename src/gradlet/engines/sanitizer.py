@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gradlet.plan.model import REGIONS, Call, Plan
+from gradlet.plan.parts import followers
 from gradlet.plan.tiling import Tiling
 from gradlet.plan.walk import Entry, View
 from gradlet.sim import Fault, FaultKind, Machine, Symbols
@@ -65,6 +66,7 @@ class Sanitizer:
         self.granted: list[Span] = []
         self.copies: dict[int, tuple[Span, bool, bool]] = {}
         self.loss: list[Span] = []
+        self.followers = followers(plan.graph, plan.calls)
 
     def begin(self) -> None:
         """Shut everything but code, its constants and few variables, sizes, and the stacks."""
@@ -79,7 +81,9 @@ class Sanitizer:
         control, end = self.place["gl_control"], self.place["gl_control_end"]
         self._open(control, end - control, write=True)
         if end > control:  # the tables of tiled calls are copied there
-            self.machine.watch_dma(code, self.place["gl_program_end"] - code, read=True, write=False)
+            self.machine.watch_dma(
+                code, self.place["gl_program_end"] - code, read=True, write=False
+            )
             self.machine.watch_dma(control, end - control, read=False, write=True)
         self._give_stacks()
         for name in self.plan.graph.data:
@@ -116,6 +120,10 @@ class Sanitizer:
         self.loss = [self.span(self.plan.graph.loss)] if answers else []
         if call.tiling:
             self._open_copies(call.tiling)
+            following = self.followers.get(index)
+            behind = self.plan.calls[following].tiling if following is not None else None
+            if behind:
+                self._open_copies(behind, early=True)
             return
         inputs = [self.span(name) for name in call.inputs if name]
         outputs = [self.span(name) for name in call.outputs if name]
@@ -130,10 +138,11 @@ class Sanitizer:
         for span in scratch:
             self._grant(span, write=True, initialised=False)
 
-    def _open_copies(self, tiling: Tiling) -> None:
-        """Transfers may fill and empty the slots of this call's windows, and nothing else."""
+    def _open_copies(self, tiling: Tiling, *, early: bool = False) -> None:
+        """Transfers may fill and empty the slots of this call's windows, those of the next one that
+        are filled early, and nothing else."""
         for window in filter(None, tiling.windows):
-            if not window.near:
+            if not window.near or (early and not window.early):
                 continue
             if window.load or window.store:
                 self._grant_copy(self.span(window.tensor), read=window.load, write=window.store)
@@ -151,12 +160,14 @@ class Sanitizer:
         if not entry.views:
             self.new_phase()
             return
-        assert self.call is not None and self.call.tiling is not None
+        assert self.call is not None
+        assert self.call.tiling is not None
         self._close()
         self.new_phase()
         fresh = entry.first and entry.kernel == self.call.kernel
-        last = len(entry.views) - 1 if self.call.tiling.finish else -1
-        inputs, outputs = [], []
+        last = self.call.tiling.made_in or -1
+        inputs: list[tuple[Span, View]] = []
+        outputs: list[tuple[Span, View]] = []
         for position, view in enumerate(entry.views):
             if view is None or (view.window.once and entry.kernel != self.call.kernel):
                 continue
@@ -167,7 +178,7 @@ class Sanitizer:
         for span in [*(s for s, _ in inputs), *self.loss]:
             self._grant(span, write=False, initialised=None)
         for span, view in outputs:
-            kept = view.window.tensor in self.call.outputs and len(self.call.nodes) > 1
+            kept = view.window.tensor in self.call.outputs and self.call.updates
             stays = kept or not fresh or any(span.meets(other) for other, _ in inputs)
             self._grant(span, write=True, initialised=None if stays else False)
         for span in scratch:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gradlet.dtypes import DTYPES
-from gradlet.emit.project import Project, parts
+from gradlet.emit.project import Project
 from gradlet.engines.device import build_steps, require_device
 from gradlet.engines.host import initial_values, shown
 from gradlet.engines.model import Cost, Run
@@ -25,6 +25,7 @@ from gradlet.engines.sanitizer import Sanitizer
 from gradlet.errors import GradletError
 from gradlet.graph import Array
 from gradlet.plan.model import REGIONS, Plan
+from gradlet.plan.parts import parts
 from gradlet.plan.walk import entries
 from gradlet.sim import DEFAULT_MAX_CYCLES, Machine, SimConfig, SimError, Symbols, explain
 from gradlet.sim.binding import STALLS, STATUS_BREAK, STATUS_DRAIN
@@ -167,7 +168,7 @@ class Session:
 
     def step(self, *, update: bool, record: bool) -> int:
         """One call of train_step, up to where the next one is fed; returns its cycles."""
-        members = parts(self.plan)
+        members = parts(self.plan.graph, self.plan.calls)
         sequence = [
             index
             for name, indices in members.items()

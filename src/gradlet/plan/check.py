@@ -14,7 +14,7 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph, Node
 from gradlet.kernels import scratch_elements
-from gradlet.plan.check_tiles import TileReplay
+from gradlet.plan.check_tiles import TileReplay, early_faults
 from gradlet.plan.model import Buffer, Call, Plan
 
 WORD = 4
@@ -111,7 +111,9 @@ def _replay(plan: Plan) -> Iterator[str]:
         for tensor in plan.graph.of_role("input", "target"):
             if tensor.name in shadow.places:
                 shadow.write(tensor.name)
-        for call in plan.calls:
+        for index, call in enumerate(plan.calls):
+            for fault in early_faults(shadow, plan.calls[index - 1] if index else None, call):
+                yield f"step {step}: '{call.name}': {fault}"
             for fault in _replay_call(plan, shadow, source, call, nodes):
                 yield f"step {step}: {fault}"
         for name in (*plan.graph.outputs, *filter(None, [plan.graph.loss])):

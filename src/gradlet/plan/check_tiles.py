@@ -24,11 +24,37 @@ PARTIAL = 1 << 62
 
 class Shadow(Protocol):
     graph: Graph
-    places: Mapping[str, Buffer]
+
+    @property
+    def places(self) -> Mapping[str, Buffer]: ...
 
     def span(self, buffer: Buffer, size: int) -> Array: ...
 
     def elements(self, name: str) -> Array: ...
+
+
+def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[str]:
+    """Boxes that come in while the call before computes: it must neither make them nor use the
+    place that they go to."""
+    early = [w for w in call.tiling.windows if w and w.early] if call.tiling else []
+    for window in early:
+        if before is None or before.tiling is None or before.phase != call.phase:
+            yield f"nobody fetches '{window.tensor}' early"
+            continue
+        places, slot = shadow.places, shadow.places[window.near]
+        if any(places[name] is places[window.tensor] for name in before.outputs if name):
+            yield f"'{window.tensor}' is fetched before '{before.name}' has made it"
+        used = [w.near or w.tensor for w in before.tiling.windows if w]
+        for name in filter(None, (*used, before.scratch)):
+            if name in places and _overlap(places[name], slot):
+                yield f"'{window.tensor}' is fetched onto '{name}', which '{before.name}' uses"
+
+
+def _overlap(one: Buffer, other: Buffer) -> bool:
+    same = (one.level, one.region) == (other.level, other.region)
+    return (
+        same and one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes
+    )
 
 
 class TileReplay:
@@ -94,12 +120,7 @@ class TileReplay:
         other = [places[name] for name in inside if name in places]
         for number, buffer in enumerate(own):
             for met in (*own[number + 1 :], *other):
-                same = (buffer.level, buffer.region) == (met.level, met.region)
-                apart = (
-                    buffer.offset + buffer.bytes <= met.offset
-                    or met.offset + met.bytes <= buffer.offset
-                )
-                if same and not apart:
+                if _overlap(buffer, met):
                     yield f"'{buffer.name}' and '{met.name}' overlap"
 
     def _box(self, window: Window, tile: Sequence[int]) -> Array:
@@ -117,9 +138,7 @@ class TileReplay:
         found: Array = numbers[tuple(cut)].reshape(-1)
         return found
 
-    def _move(
-        self, tile: Sequence[int]
-    ) -> tuple[list[int], list[tuple[int, Array, int]]]:
+    def _move(self, tile: Sequence[int]) -> tuple[list[int], list[tuple[int, Array, int]]]:
         """On to a tile: positions to fetch, and boxes to write back, with their slots."""
         loads, stores = [], []
         for position, window in enumerate(self.tiling.windows):
@@ -186,9 +205,9 @@ class TileReplay:
                 if stored == position and slot == self.slots[position]:
                     yield f"the next box of '{window.tensor}' overwrites the one that leaves"
                 places = self.shadow.places
-                if places[window.tensor] is places[other.tensor]:
-                    if np.intersect1d(self.boxes[position], box).size:
-                        yield f"'{window.tensor}' is fetched while it is written back"
+                same = places[window.tensor] is places[other.tensor]
+                if same and np.intersect1d(self.boxes[position], box).size:
+                    yield f"'{window.tensor}' is fetched while it is written back"
 
     def _compute(
         self, tile: Sequence[int], used: tuple[dict[int, Array], dict[int, int]]
@@ -197,13 +216,13 @@ class TileReplay:
         reductions = [n for n, axis in enumerate(self.tiling.axes) if axis.reduction]
         added = any(tile[n] for n in reductions)
         done = all(tile[n] == self.tiling.axes[n].count - 1 for n in reductions)
-        summed = len(self.tiling.windows) - 1 if self.tiling.finish else -1
+        summed = self.tiling.made_in or -1
         for position, window in enumerate(self.tiling.windows):
             if window is None or (window.once and added):
                 continue
             words = self._words(position, window, boxes[position], slots[position])
             read = position >= self.outputs and position != summed
-            updated = position < self.outputs and len(self.call.nodes) > 1
+            updated = position < self.outputs and self.call.updates
             if read or updated:
                 name = window.tensor if read else self.old.get(window.tensor, "")
                 if not self._holds(words, name, boxes[position]):
@@ -213,7 +232,7 @@ class TileReplay:
         for position, window in enumerate(self.tiling.windows):
             if window is None or (self.outputs <= position != summed):
                 continue
-            if self.tiling.finish and position != summed and not done:
+            if summed > 0 and position != summed and not done:
                 continue
             made = self.shadow.elements(window.tensor)[boxes[position]]
             final = made if done else made + PARTIAL

@@ -16,14 +16,15 @@ from gradlet.graph import Array
 from gradlet.plan.alias import Storage
 from gradlet.plan.model import Call, Plan
 from gradlet.plan.order import Unit
+from gradlet.plan.parts import followers
 from gradlet.plan.place import Request, height
-from gradlet.plan.table import rows, state_bytes, table_bytes
-from gradlet.plan.tiler import Choice, Tiler
+from gradlet.plan.table import control_bytes
+from gradlet.plan.tiler import Choice, Context, Tiler
 from gradlet.plan.tiling import Tiling, dense
 
 SMALL = 512
 SMALL_SHARE = 0.2
-RESERVE = 1024
+RESERVE = 1536
 """Bytes kept at first for the table of the running call and its state."""
 
 
@@ -64,7 +65,7 @@ def assign_levels(
     kept, spare = RESERVE, 0
     while kept + spare < plan.target.room(memory):
         found = _assigned(plan, units, requests, persistent, tiler, kept + spare)
-        needed = _control_bytes([call.tiling for call in found.calls if call.tiling])
+        needed = control_bytes([call.tiling for call in found.calls if call.tiling])
         excess = near_height(found, persistent, memory.align) - found.room
         if needed <= kept and excess <= 0:
             return found
@@ -106,11 +107,6 @@ def far_storages(
     return far
 
 
-def _control_bytes(tilings: Sequence[Tiling]) -> int:
-    windows = max((len(rows(tiling)) for tiling in tilings), default=0)
-    return max(map(table_bytes, tilings), default=0) + state_bytes(windows)
-
-
 def _assigned(
     plan: Plan,
     units: Sequence[Unit],
@@ -128,12 +124,13 @@ def _assigned(
     users = _users(plan, tiler.storage_of)
     near = _small(spans, users, ledger, room)
     choices = [
-        tiler.choose(unit, call, near, ledger.free(room, index, index))
+        tiler.choose(Context(unit, call, frozenset(near), ledger.free(room, index, index)))
         for index, (unit, call) in enumerate(zip(units, plan.calls, strict=True))
     ]
     for index, choice in enumerate(choices):
         ledger.add(_needed(choice), index, index)
     _promote(plan, spans, users, near, choices, ledger, room)
+    _fetch_early(plan, choices, tiler.storage_of, ledger, room)
     return _settled(plan, choices, near, spans, persistent, room)
 
 
@@ -179,7 +176,9 @@ def _promote(
 ) -> None:
     """Give what room is left to storages, the most copied per byte first."""
     tensors = {b.name: b.tensors for b in plan.buffers}
-    traffic = {name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans}
+    traffic = {
+        name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans
+    }
     ranked = sorted(
         (name for name in traffic if name not in near and not _of_tiles(name, plan, choices)),
         key=lambda n: (-traffic[n] / max(1, spans[n].bytes), n),
@@ -227,7 +226,9 @@ def _traffic(tensors: Sequence[str], choices: Sequence[Choice], users: Sequence[
     return total
 
 
-def _gains(tensors: set[str], choices: Sequence[Choice], users: Sequence[int]) -> dict[int, int] | None:
+def _gains(
+    tensors: set[str], choices: Sequence[Choice], users: Sequence[int]
+) -> dict[int, int] | None:
     """Bytes of windows that each call saves, or None if one of them needs a copy of its own."""
     gained = {}
     for index in users:
@@ -248,6 +249,31 @@ def _corners(tiling: Tiling) -> list[tuple[int, ...]]:
     from itertools import product
 
     return list(product(*({axis.kinds.index(k) for k in axis.kinds} for axis in tiling.axes)))
+
+
+def _fetch_early(
+    plan: Plan,
+    choices: list[Choice],
+    storage_of: Mapping[str, str],
+    ledger: _Ledger,
+    room: int,
+) -> None:
+    """First boxes that the call before does not make come in while it computes, if they fit."""
+    for before, index in followers(plan.graph, plan.calls).items():
+        tiling = choices[index].tiling
+        if tiling is None or choices[before].tiling is None or not tiling.ahead:
+            continue
+        made = {storage_of[name] for name in plan.calls[before].outputs if name}
+        windows = list(tiling.windows)
+        for position, window in enumerate(windows):
+            if window is None or not (window.near and window.load):
+                continue
+            size = window.slots * window.slot_bytes
+            if storage_of[window.tensor] in made or ledger.free(room, before, before) < size:
+                continue
+            ledger.add(size, before, before)
+            windows[position] = replace(window, early=True)
+        choices[index] = replace(choices[index], tiling=replace(tiling, windows=tuple(windows)))
 
 
 def _in_place(choice: Choice, tensors: set[str]) -> Choice:
@@ -280,7 +306,7 @@ def _settled(
         for window in tiling.windows:
             if window and window.near:
                 size = window.slots * window.slot_bytes
-                requests.append(Request(window.near, size, index, index))
+                requests.append(Request(window.near, size, index - window.early, index))
         scratch = f"scratch.{call.name}" if choice.scratch else ""
         if scratch:
             requests.append(Request(scratch, choice.scratch, index, index))

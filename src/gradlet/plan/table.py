@@ -86,9 +86,14 @@ def table_bytes(tiling: Tiling) -> int:
     return WORD * (words + -(-kinds // WORD))
 
 
-def state_bytes(windows: int) -> int:
-    """Bytes of gl_tiles, where the calls have at most so many windows."""
-    return WORD * (STATE_WORDS * windows + 2 * (FRAME_WORDS + windows))
+def control_bytes(tilings: Sequence[Tiling]) -> int:
+    """Bytes of the nearest memory that the running of these calls takes: two tables, so that the
+    next one can be fetched, and as many times the frames and states of the windows."""
+    if not tilings:
+        return 0
+    windows = max(len(rows(tiling)) for tiling in tilings)
+    state = WORD * (STATE_WORDS * windows + 2 * (FRAME_WORDS + windows))
+    return 2 * (max(map(table_bytes, tilings)) + state)
 
 
 def size_words(sizes: Mapping[str, Size]) -> int:

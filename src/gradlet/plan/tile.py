@@ -7,14 +7,14 @@ climbs from the whole node; a node costs the same whatever the size of the netwo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
 
-from gradlet.ops.base import Axis, Span
 from gradlet.graph import Shape
+from gradlet.ops.base import Axis, Span
 from gradlet.plan.tiling import Range, dense, lines_of
 
 WORD = 4
@@ -102,7 +102,8 @@ class Candidate:
 
 def ladder(size: int) -> tuple[int, ...]:
     """Even divisions: the whole, halves, thirds, ... and single steps."""
-    found, parts = [], 1
+    found: list[int] = []
+    parts = 1
     while parts < size and len(found) < STEPS - 1:
         found.append(-(-size // parts))
         parts = max(parts + 1, parts * 5 // 4)
@@ -111,13 +112,38 @@ def ladder(size: int) -> tuple[int, ...]:
 
 def search(problem: Problem, room: int) -> Candidate | None:
     """The best tiling that fits into `room` bytes, if any does."""
-    best: Candidate | None = None
+    return next(iter(explored(problem, room)), None)
+
+
+def explored(problem: Problem, room: int) -> list[Candidate]:
+    """What the search has seen and fits, the best first."""
+    known: dict[tuple[int, ...], Candidate] = {}
     for start in _starts(problem):
-        found = _climb(problem, start, room)
-        if best is None or found.rank(room) < best.rank(room):
-            best = found
-    assert best is not None
-    return best if not best.wrong and best.bytes <= room else None
+        _climb(problem, start, room, known)
+    return _fitting(known.values(), room)
+
+
+def grid(problem: Problem, room: int, most: int) -> list[Candidate]:
+    """All combinations of tile sizes that fit, from ladders with so few rungs that there are at
+    most so many of them; the best first."""
+    ladders = [list(steps) for steps in problem.ladders]
+    while prod(map(len, ladders)) > most:
+        longest = max(ladders, key=len)
+        del longest[1:-1:2]
+    return _fitting((judge(problem, tile) for tile in product(*ladders)), room)
+
+
+def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
+    """One step up or down the ladders from here, the best first."""
+    ladders = problem.ladders
+    rungs = tuple(steps.index(size) for steps, size in zip(ladders, tile, strict=True))
+    around = {tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _near(problem, rungs)}
+    return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
+
+
+def _fitting(candidates: Iterable[Candidate], room: int) -> list[Candidate]:
+    fit = [c for c in candidates if not c.wrong and c.bytes <= room]
+    return sorted(fit, key=lambda c: (c.cost, c.tile))
 
 
 def _starts(problem: Problem) -> Iterator[tuple[int, ...]]:
@@ -131,9 +157,13 @@ def _starts(problem: Problem) -> Iterator[tuple[int, ...]]:
         yield tuple(free)
 
 
-def _climb(problem: Problem, rungs: tuple[int, ...], room: int) -> Candidate:
+def _climb(
+    problem: Problem,
+    rungs: tuple[int, ...],
+    room: int,
+    known: dict[tuple[int, ...], Candidate],
+) -> None:
     """Move up and down the ladders, one axis or two at a time, as long as it gets better."""
-    known: dict[tuple[int, ...], Candidate] = {}
 
     def judged(at: tuple[int, ...]) -> Candidate:
         if at not in known:
@@ -142,14 +172,16 @@ def _climb(problem: Problem, rungs: tuple[int, ...], room: int) -> Candidate:
         return known[at]
 
     for _ in range(CLIMBS):
-        better = min(_neighbours(problem, rungs), key=lambda at: judged(at).rank(room), default=None)
+        better = min(
+            _near(problem, rungs), key=lambda at: judged(at).rank(room), default=None
+        )
         if better is None or judged(better).rank(room) >= judged(rungs).rank(room):
             break
         rungs = better
-    return judged(rungs)
+    judged(rungs)
 
 
-def _neighbours(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     def moved(*moves: tuple[int, int]) -> tuple[int, ...] | None:
         at = list(rungs)
         for axis, by in moves:
@@ -189,7 +221,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         transfer, first, last = _transfers(problem, operands, extents, loops, counts, tile)
         hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
         visible = first + last if problem.ahead else transfer
-        cost = hidden + visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 64
+        cost = hidden + 1.5 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
         if best is None or cost < best.cost:
             best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
     assert best is not None
@@ -237,9 +269,7 @@ def _line_count(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> 
     return found.lines * found.planes if found else prod(extent for extent, _ in boxed)
 
 
-def _cannot(
-    problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]
-) -> int:
+def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]) -> int:
     """1 if boxes of this operand can neither be copied nor be used where they lie."""
     if operand.store and any(
         counts[n] > 1 and not axis.reduction and all(n != own for own, _ in operand.spans)
@@ -256,9 +286,7 @@ def _clashes(problem: Problem, split: Sequence[int]) -> int:
     """Operands that share bytes with a result, but not box by box."""
 
     def seen(operand: Operand) -> list[tuple[int, int, int, int, int]]:
-        return sorted(
-            (n, s.dim, s.step, s.start, s.extent) for n, s in operand.spans if n in split
-        )
+        return sorted((n, s.dim, s.step, s.start, s.extent) for n, s in operand.spans if n in split)
 
     outputs = [operand for operand in problem.operands if operand.store]
     return sum(

@@ -48,7 +48,8 @@ class Window:
     """One operand. spans: (number of the axis, which dimension it selects and how).
 
     near: the buffer that holds its slots, one behind the other; "" if the operand is used where it
-    lies. once: only the first tile of a reduction gets it.
+    lies. once: only the first tile of a reduction gets it. early: its first box is fetched while
+    the call before still computes.
     """
 
     tensor: str
@@ -60,6 +61,7 @@ class Window:
     load: bool = False
     store: bool = False
     once: bool = False
+    early: bool = False
 
     def box(self, ranges: Sequence[Range]) -> Box:
         """What the tile with these ranges of all axes needs."""
@@ -82,8 +84,9 @@ class Tiling:
 
     sizes are those of the kernel by kind of tile, numbered over the kinds of all axes with the last
     axis fastest. ahead: the boxes of the next tile are fetched while this one is computed. Later
-    tiles of a reduction are added by the kernel `more`. With `finish`, the tiles of a gradient add
-    up in the last window, and after the last of them this kernel updates the weights.
+    tiles of a reduction are added by the kernel `more`. `finish` runs behind the last of them, over
+    the operands at these positions: an elementwise node on the result, or the update of weights by
+    a gradient, which has added up in the window `made_in`, the last, instead of the first.
     """
 
     axes: tuple[TileAxis, ...]
@@ -93,6 +96,8 @@ class Tiling:
     more: Kernel | None = None
     finish: Kernel | None = None
     finish_sizes: tuple[Mapping[str, Size], ...] = ()
+    finish_operands: tuple[int, ...] = ()
+    made_in: int = 0
 
     @property
     def count(self) -> int:
@@ -199,6 +204,8 @@ def tiling_from_json(value: Mapping[str, Any]) -> Tiling:
         kernel("more"),
         kernel("finish"),
         sizes("finish_sizes"),
+        tuple(value["finish_operands"]),
+        value["made_in"],
     )
 
 

@@ -118,6 +118,10 @@ class Asm:
         self._labels[name] = len(self._lines)
         return name
 
+    def entry(self, name: str) -> None:
+        """A name for this place that C can call."""
+        self._modes.setdefault(self.count, []).append(f"{name}:")
+
     def fresh(self) -> str:
         self._fresh += 1
         return f"at{self._fresh}"

@@ -15,15 +15,14 @@ from gradlet.xpulp.gemm_block import (
     ON_STACK,
     POINTER,
     SIZES,
-    WORK,
     Block,
     Product,
     at,
+    frame,
     save_settings,
     signature,
 )
 
-FRAME = 4 * len(WORK)
 KEPT = (*SAVED, "ra")
 ID, CORES = "a0", "a1"
 BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
@@ -52,6 +51,7 @@ class _Kernel:
         self.out, self.slow, self.joined = asm.fresh(), asm.fresh(), asm.fresh()
         self.plain, self.batches, self.nothing = asm.fresh(), asm.fresh(), asm.fresh()
         self.long, self.short, self.again, self.done = (asm.fresh() for _ in range(4))
+        self.second = asm.fresh()
         asm.compressed(True)
         self._begin()
         self._quick_cut()
@@ -67,16 +67,25 @@ class _Kernel:
     def _begin(self) -> None:
         """Sizes into registers. Several batches and a single k are left to C."""
         asm, sizes = self.asm, self.argument["sizes"]
+        self._first_instruction()
+        asm.label(self.second)
         if sizes == ON_STACK:
-            asm.lw(sizes, "sp")
-        for register, name in ((K, "k"), (BATCH, "batch"), (M, "m"), (N, "n")):
+            asm.lw(K, sizes, 4 * SIZES.index("k"))
+        for register, name in ((BATCH, "batch"), (M, "m"), (N, "n")):
             asm.lw(register, sizes, 4 * SIZES.index(name))
         asm("addi", MORE, K, -1)
         asm.branch("beqz", MORE, to=self.plain)
         asm.bne_imm(BATCH, 1, to=self.batches)
-        asm.push(KEPT, FRAME)
+        asm.push(KEPT, frame(self.product.epilogue))
         asm("csrw", "mscratch", "sp")
         save_settings(asm, self.product.epilogue, self.argument)
+
+    def _first_instruction(self) -> None:
+        sizes = self.argument["sizes"]
+        if sizes == ON_STACK:
+            self.asm.lw(sizes, "sp")
+        else:
+            self.asm.lw(K, sizes, 4 * SIZES.index("k"))
 
     def _rare(self) -> None:
         """Whatever is seldom comes here, where branches reach it; and the cut of many lines into
@@ -85,6 +94,9 @@ class _Kernel:
         for label, function in ((self.plain, "plain"), (self.batches, "batches")):
             asm.label(label)
             asm("j", function)
+        asm.entry("one_batch")  # not at the beginning, where a call of the network is looked for
+        self._first_instruction()
+        asm.branch("j", to=self.second)
         asm.label(self.nothing)
         asm.branch("j", to=self.out)
         asm.label(self.long)
@@ -222,7 +234,7 @@ class _Kernel:
         asm.branch("beqz", COLUMNS, to=self.out)
         asm.branch("j", to=self.again)
         asm.label(self.out)
-        asm.pop(KEPT, FRAME)
+        asm.pop(KEPT, frame(self.product.epilogue))
 
     def _slow_cut(self) -> None:
         """The C function looks at everything; what it finds takes the place of the quick cut."""

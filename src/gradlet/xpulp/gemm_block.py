@@ -13,12 +13,14 @@ POOL = (*ARGUMENTS, *SCRATCH, *IDLE, *SAVED, "ra", "sp")
 WORK = (
     *("s", "h", "c", "bias", "more", "rest", "k4", "m4", "n4"),
     *("moment", "rate", "decay", "momentum", "nesterov"),
-    *("s_first", "height", "h_next", "c_next", "bias_next", "columns"),
-    *("h_step", "c_step", "row", "rows", "column", "width", "distance"),
-    *(f"init{i}" for i in range(8)),
-    *(f"spill{i}" for i in range(20)),
+    *("s_first", "height", "h_next", "c_next", "bias_next", "columns", "h_step", "c_step"),
+    *(f"init{i}" for i in range(5)),
 )
-"""The words at the stack pointer: of the block, the update, the panel, the whole call."""
+"""The words at the stack pointer: of the block, the update, the panel; what the sums begin with."""
+CUT = {"row": "init0", "rows": "init1", "column": "init2", "width": "init3", "distance": "init4"}
+"""What the C function finds out, in words that are free until then."""
+SPILL = 4 * len(WORK)
+MOST_SUMS = 20
 K_INSIDE = {"a": ("nn", "nt"), "b": ("nt",)}
 """In which modes the values of one line lie side by side."""
 
@@ -51,7 +53,12 @@ def save_settings(asm: Asm, epilogue: str, argument: dict[str, str]) -> None:
 
 
 def at(word: str) -> int:
-    return 4 * WORK.index(word)
+    return 4 * WORK.index(CUT.get(word, word))
+
+
+def frame(epilogue: str) -> int:
+    """Bytes for the words, and for the sums where the store wants them in memory."""
+    return SPILL + (4 * MOST_SUMS if epilogue == "momentum" else 0)
 
 
 @dataclass(frozen=True)
@@ -229,7 +236,7 @@ class Block:
         if self.product.epilogue == "momentum":
             self._next_line()
             registers = [r for r in POOL if r not in (POINTER, "sp") and r not in self._lasting]
-            store_momentum(self.asm, groups, registers, self.word, at("spill0"), across)
+            store_momentum(self.asm, groups, registers, self.word, SPILL, across)
             return
         free = [*self.values, *self.flow, self.regs["p_h"], *self.regs.rest]
         if not self.stream.inside:

@@ -13,9 +13,10 @@ from gradlet.xpulp.asm import SAVED, Asm, Registers
 from gradlet.xpulp.gemm_block import (
     ON_STACK,
     POOL,
-    WORK,
+    SPILL,
     Operand,
     at,
+    frame,
     save_settings,
     signature,
 )
@@ -28,7 +29,6 @@ STATE = ("k", "from", "left", "lines", "matrix", "begun", "wrap", "step")
 they begin in b, their bias; bytes over all k, and from column to column (or k to k)."""
 OWN = ("group", "cores", "size", "n", "a", "b", "first", "bias", "vector")
 """Words behind those of the store: first is c, vector is a from the group's first k on."""
-FRAME = 4 * (len(WORK) + len(OWN))
 FIRST, SIZE, N, GROUP, CORES = "t0", "t1", "t2", "a0", "a1"
 
 
@@ -42,6 +42,7 @@ class _Kernel:
         self.inside = mode == "nt"
         self.state = {name: f"s{i}" for i, name in enumerate(STATE)}
         self.argument = signature(epilogue)
+        self.frame = frame(epilogue) + 4 * len(OWN)
         self.later = {"group": GROUP, "cores": CORES, "size": SIZE, "n": N}
         self.later |= {name: self.argument[name] for name in ("a", "b", "bias")}
         self.later["first"] = self.argument["c"]
@@ -50,7 +51,7 @@ class _Kernel:
         self.asm(op, register, f"{at(name)}(sp)")
 
     def own(self, op: str, register: str, name: str) -> None:
-        self.asm(op, register, f"{4 * (len(WORK) + OWN.index(name))}(sp)")
+        self.asm(op, register, f"{frame(self.epilogue) + 4 * OWN.index(name)}(sp)")
 
     def text(self) -> str:
         asm, again, out = self.asm, self.asm.fresh(), self.asm.fresh()
@@ -77,7 +78,7 @@ class _Kernel:
         self.own("sw", GROUP, "group")
         asm.branch("j", to=again)
         asm.label(out)
-        asm.pop(KEPT, FRAME)
+        asm.pop(KEPT, self.frame)
         return "\n".join(f'        "{line}\\n"' for line in asm.text())
 
     def _begin(self) -> None:
@@ -88,7 +89,7 @@ class _Kernel:
             asm.lw(ON_STACK, "sp")
         asm.lw(N, argument["sizes"], 8)
         asm.lw("t3", argument["sizes"], 12)
-        asm.push(KEPT, FRAME)
+        asm.push(KEPT, self.frame)
         save_settings(asm, self.epilogue, argument)
         asm.mv(k, "t3")
         most = GROUPS * self.sizes[0]
@@ -193,6 +194,6 @@ class _Kernel:
         across = 4 * len(sums)
         if self.epilogue == "momentum":
             free = [*free, *sums]
-            store_momentum(self.asm, [sums], free, self.word, at("spill0"), across)
+            store_momentum(self.asm, [sums], free, self.word, SPILL, across)
         else:
             store_block(self.asm, self.epilogue, [sums], free, self.word, "zero", across)

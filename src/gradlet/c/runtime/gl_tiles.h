@@ -30,7 +30,7 @@ typedef struct {
     char *far, *near; /* near is 0 where the operand is used in place */
     int32_t slot_bytes;
     uint8_t slots, load, store, moved_by; /* moved_by: bits of the axes that change its box */
-    uint16_t boxes, first_step, steps, unused; /* numbers of its first box and step */
+    uint16_t boxes, first_step, steps, early; /* numbers of its first box and step; early: see below */
 } gl_window;
 
 typedef struct gl_frame gl_frame;
@@ -58,7 +58,8 @@ typedef struct {
     int32_t slot;
 } gl_window_state;
 
-/* One per network, in the near memory. */
+/* Two per network, in the near memory: the windows of a call that are early are at their first boxes
+ * before it begins, since the call before has fetched these, together with the table. */
 typedef struct {
     gl_window_state windows[GL_TILE_WINDOWS];
     gl_frame frames[2];
@@ -205,29 +206,58 @@ static inline void gl_tiles_compute(const gl_frame *frame, int32_t repeat)
     GL_EACH_CORE(me) { frame->finish(me, frame, 0); }
 }
 
-/* Fetches the table, and begins with all windows at their first boxes. */
-static inline void gl_tiles_begin(const gl_walk *walk, const gl_tiling *far_table, uint32_t bytes)
+static inline void gl_window_reset(gl_window_state *state)
 {
-    GL_ONE(gl_dma_copy((char *)(uintptr_t)walk->table, far_table, bytes, 1, 0, GL_DMA_IN); gl_dma_wait_all());
-    GL_BARRIER();
-    GL_EACH_CORE(me)
-    {
-        for (int w = gl_first_window(me); w < walk->table->windows; w += me.count) {
-            walk->tiles->windows[w].box = walk->tiles->windows[w].put_box = 0;
-            walk->tiles->windows[w].slot = 0;
-        }
-        gl_tiles_fetch(walk, me, &walk->tiles->frames[0], 0);
-        gl_dma_wait_all();
-    }
-    GL_BARRIER();
+    state->box = state->put_box = 0;
+    state->slot = 0;
 }
 
-/* Every core of the team calls this; near has room for the table, count is the number of tiles. */
-static __attribute__((noinline)) void gl_tiles_run(
-    gl_tiles *tiles, void *near, const gl_tiling *table, uint32_t bytes, int32_t count)
+/* This core's windows of the next call that are early go to their first boxes. */
+static inline void gl_tiles_fetch_early(const gl_walk *next, gl_core me)
+{
+    const gl_window *windows = (const gl_window *)(next->table + 1);
+    for (int w = gl_first_window(me); w < next->table->windows; w += me.count) {
+        gl_window_reset(&next->tiles->windows[w]);
+        if (windows[w].early) gl_window_move(next, &windows[w], &next->tiles->windows[w]);
+    }
+}
+
+/* Starts to copy a table to where a walk finds it. */
+static inline void gl_table_fetch(const gl_walk *walk, const gl_tiling *table, uint32_t bytes)
+{
+    GL_ONE(gl_dma_copy((char *)(uintptr_t)walk->table, table, bytes, 1, 0, GL_DMA_IN));
+}
+
+/* All windows at their first boxes. Without a table it is near already. */
+static inline void gl_tiles_begin(const gl_walk *walk, const gl_tiling *table, uint32_t bytes)
+{
+    if (table) {
+        gl_table_fetch(walk, table, bytes);
+        GL_ONE(gl_dma_wait_all());
+        GL_BARRIER();
+    }
+    GL_EACH_CORE(me)
+    {
+        for (int w = gl_first_window(me); table && w < walk->table->windows; w += me.count)
+            gl_window_reset(&walk->tiles->windows[w]);
+        gl_tiles_fetch(walk, me, &walk->tiles->frames[0], 0);
+    }
+}
+
+/* Every core of the team calls this; near has room for the table, count is the number of tiles. table
+ * is 0 if the call before has fetched it. next is the table of the call behind, which is fetched here
+ * together with the windows that are early, or 0; its place is `other` bytes from this one's. */
+static __attribute__((noinline, unused)) void gl_tiles_run(
+    gl_tiles *tiles, void *near, const gl_tiling *table, uint32_t bytes, int32_t count, const gl_tiling *next,
+    uint32_t next_bytes, int32_t other)
 {
     gl_walk walk = {tiles, near, {0}, ~0u};
+    const gl_walk behind = {other > 0 ? tiles + 1 : tiles - 1, (void *)((char *)near + other), {0}, ~0u};
     gl_tiles_begin(&walk, table, bytes);
+    if (next && count == 1) gl_table_fetch(&behind, next, next_bytes);
+    gl_dma_wait_all();
+    GL_BARRIER();
+    if (next && count > 1) gl_table_fetch(&behind, next, next_bytes);
     const int32_t repeat = walk.table->repeat, ahead = walk.table->ahead;
     for (int32_t tile = 0; tile < count; ++tile) {
         gl_frame *frame = &tiles->frames[tile & 1], *following = &tiles->frames[(tile + 1) & 1];
@@ -237,7 +267,11 @@ static __attribute__((noinline)) void gl_tiles_run(
             GL_BARRIER();
         }
         gl_walk_on(&walk);
-        GL_EACH_CORE(me) { gl_tiles_fetch(&walk, me, more ? following : 0, frame); }
+        GL_EACH_CORE(me)
+        {
+            gl_tiles_fetch(&walk, me, more ? following : 0, frame);
+            if (next && !more) gl_tiles_fetch_early(&behind, me);
+        }
         if (ahead) gl_tiles_compute(frame, repeat);
         if (!more) break;
         gl_dma_wait_all();
