@@ -12,6 +12,7 @@ from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
 from gradlet.xpulp.gemm_block import (
+    COUNT,
     ON_STACK,
     POINTER,
     SIZES,
@@ -27,7 +28,7 @@ KEPT = (*SAVED, "ra")
 ID, CORES = "a0", "a1"
 BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
-DISTANCE, BIAS, COLUMNS, HEIGHT, COUNT = "s4", "s5", "s6", "s7", "s8"
+DISTANCE, BIAS, COLUMNS, HEIGHT = "s4", "s5", "s6", "s7"
 LONG = 32
 """From so many lines on it pays to look for the best cut."""
 
@@ -168,7 +169,7 @@ class _Kernel:
         asm.mac(c, row, N)
         asm("slli", "t0", column, 2)
         asm("add", c, c, "t0")
-        self._steps()
+        self.word("sw", DISTANCE, "apart")
         go = asm.fresh()
         asm.mv(POINTER, self.argument[streamed])
         self.word("sw", POINTER, "s_first")
@@ -177,19 +178,6 @@ class _Kernel:
         asm("add", BIAS, bias, "t0")
         asm.label(go)
         self.held_at, self.c_at = self.argument[held], c
-
-    def _steps(self) -> None:
-        """From one panel to the next, in the held operand and in c."""
-        asm, inside = self.asm, self.product.operand("h", 1).inside
-        by_line, by_element = not self.product.by_columns, not inside or self.product.by_columns
-        if by_element:
-            asm("slli", "t5", DISTANCE, 2)
-        if inside:
-            asm("mul", "t6", DISTANCE, K)
-        self.word("sw", "t6" if inside else "t5", "h_step")
-        if by_line:
-            asm("mul", "t6", DISTANCE, N)
-        self.word("sw", "t6" if by_line else "t5", "c_step")
 
     def _panels(self) -> None:
         """As many held ones as a panel has, or one more if that leaves none."""
@@ -259,9 +247,9 @@ class _Kernel:
         asm.branch("j", to=self.joined)
 
     def _panel(self, held: int) -> None:
-        """Full blocks of lines, then what is left of them."""
+        """Full blocks of lines, then what is left of them. Only the usual one has others behind."""
         asm, few, biased, go = (self.asm, *(self.asm.fresh() for _ in range(3)))
-        sizes = self.blocks[held]
+        sizes, after = self.blocks[held], self.done if held == self.width else self.out
         whole, *smaller = [Block(asm, self.product, lines, held) for lines in sizes]
         self._next(whole, held, biased, go)
         asm.branch("beqz", COUNT, to=few)
@@ -269,13 +257,14 @@ class _Kernel:
         whole.enter()
         with asm.loop(1, COUNT):
             whole.write()
+        whole.leave()
         asm.label(few)
         exact = sizes == tuple(range(sizes[0], 0, -1))
         for before, block in pairwise([whole, *smaller]):
             following = asm.fresh()
             if before is whole or not exact:
                 self.word("lw", "t0", "rest")
-                self._leave_if_none("t0")
+                self._jump_if_none("t0", after)
             asm("addi", "t1", "zero", block.lines)
             asm.branch("blt", "t0", "t1", to=following)
             if not exact:
@@ -284,31 +273,30 @@ class _Kernel:
             block.enter()
             block.write()
             if exact:
-                asm.branch("j", to=self.done)
+                asm.branch("j", to=after)
+            else:
+                block.leave()
             asm.label(following)
-        asm.branch("j", to=self.done)
+        asm.branch("j", to=after)
         asm.compressed(True)
         if self.product.by_columns:
             asm.label(biased)
-            self._biased(held)
+            for i in range(held):
+                asm.lw("t0", BIAS, 4 * i)
+                self.word("sw", "t0", f"init{i}")
             asm.branch("j", to=go)
 
-    def _leave_if_none(self, register: str) -> None:
+    def _jump_if_none(self, register: str, to: str) -> None:
         some = self.asm.fresh()
         self.asm.branch("bnez", register, to=some)
-        self.asm.branch("j", to=self.done)
+        self.asm.branch("j", to=to)
         self.asm.label(some)
 
     def _next(self, block: Block, held: int, biased: str, go: str) -> None:
         """What the panel begins with, and where the next one will."""
         asm = self.asm
-        asm("addi", COLUMNS, COLUMNS, -held)
-        self.word("sw", COLUMNS, "columns")
         for name, register in (("h", self.held_at), ("c", self.c_at)):
             self.word("sw", register, name)
-            self.word("lw", "t1", f"{name}_step")
-            asm("add", register, register, "t1")
-            self.word("sw", register, f"{name}_next")
         if self.product.by_columns:
             asm.branch("bnez", BIAS, to=biased)
             for i in range(held):
@@ -316,7 +304,8 @@ class _Kernel:
             asm.label(go)
         else:
             self.word("sw", BIAS, "bias")
-        self.word("sw", BIAS, "bias_next")
+        if held == self.width:
+            self._move_on(held)
         if not block.stream.inside:
             self.word("sw", POINTER, "s")
         asm.li("t1", -(-(1 << 32) // block.lines))
@@ -326,10 +315,30 @@ class _Kernel:
         asm("sub", "t0", HEIGHT, "t0")
         self.word("sw", "t0", "rest")
 
-    def _biased(self, held: int) -> None:
-        """The sums of each held column begin with its bias; c_step counts in columns as well."""
-        asm = self.asm
-        for i in range(held):
-            asm.lw("t0", BIAS, 4 * i)
-            self.word("sw", "t0", f"init{i}")
-        asm("add", BIAS, BIAS, "t1")
+    def _move_on(self, held: int) -> None:
+        """To the next panel, as many held ones away as the cut says."""
+        asm, inside = self.asm, self.product.operand("h", 1).inside
+        self.word("lw", "t0", "apart")
+        asm("addi", COLUMNS, COLUMNS, -held)
+        asm("slli", "t1", "t0", 2)
+        for pointer, step in (
+            (self.held_at, "k4" if inside else ""),
+            (self.c_at, "" if self.product.by_columns else "n4"),
+        ):
+            if step:
+                self.word("lw", "t2", step)
+                asm.mac(pointer, "t0", "t2")
+            else:
+                asm("add", pointer, pointer, "t1")
+        if self.product.by_columns:
+            go = asm.fresh()
+            asm.branch("beqz", BIAS, to=go)
+            asm("add", BIAS, BIAS, "t1")
+            asm.label(go)
+        for name, register in (
+            ("columns", COLUMNS),
+            ("h_next", self.held_at),
+            ("c_next", self.c_at),
+            ("bias_next", BIAS),
+        ):
+            self.word("sw", register, name)

@@ -9,11 +9,13 @@ from gradlet.xpulp.store import store_block, store_momentum
 
 POINTER = "a0"
 """The next line to be streamed: the same register in all blocks, it goes on where one ends."""
+COUNT = "s8"
+"""Blocks to come: still needed when the first one is entered."""
 POOL = (*ARGUMENTS, *SCRATCH, *IDLE, *SAVED, "ra", "sp")
 WORK = (
     *("s", "h", "c", "bias", "more", "rest", "k4", "m4", "n4"),
     *("moment", "rate", "decay", "momentum", "nesterov"),
-    *("s_first", "height", "h_next", "c_next", "bias_next", "columns", "h_step", "c_step"),
+    *("s_first", "height", "h_next", "c_next", "bias_next", "columns", "apart"),
     *(f"init{i}" for i in range(5)),
 )
 """The words at the stack pointer: of the block, the update, the panel; what the sums begin with."""
@@ -115,9 +117,13 @@ class Operand:
     def prepare(self, asm: Asm, regs: Registers) -> None:
         """back: from the last line of one k to the first of the next."""
         if self.inside and self.lines > 1:
-            back = regs[f"back_{self.name}"]
-            asm.li(back, 1 - self.lines)
-            asm("mul", back, back, regs[self.step])
+            back, step = regs[f"back_{self.name}"], regs[self.step]
+            if (self.lines - 1) & (self.lines - 2):
+                asm.li(back, 1 - self.lines)
+                asm("mul", back, back, step)
+            else:
+                asm("slli", back, step, (self.lines - 1).bit_length() - 1)
+                asm("sub", back, "zero", back)
             asm("addi", back, back, 4)
 
 
@@ -141,10 +147,16 @@ class Block:
         if not self.keeps_stack:  # of all registers the one that is dead first
             self.flow[-1] = _swap(self.regs, self.flow[-1])
         self.sums = {key: self.regs.one(f"sum{key}") for key in sums}
+        spare = [register for register in self.regs.rest if register != COUNT]
+        few = len(spare) >= 2 and product.epilogue != "momentum"
+        names = ("c", "more") if few else ()
+        self.kept = [self.regs.claim(*pair) for pair in zip(names, spare, strict=False)]
         self.start, self.end = asm.fresh(), asm.fresh()
 
     def enter(self) -> None:
         """What stays the same from block to block."""
+        for register, name in zip(self.kept, ("c", "more"), strict=False):
+            self.word("lw", register, name)
         for step in dict.fromkeys((self.stream.step, self.fixed.step)):
             if step in self.regs.named:
                 self.word("lw", self.regs[step], step)
@@ -158,17 +170,19 @@ class Block:
 
     def write(self) -> None:
         asm, pointer = self.asm, self.regs["p_h"]
+        more = self.kept[1] if self.kept else pointer
         if self.product.epilogue == "momentum":  # its store has used the loop
             asm.bounds(0, self.start, self.end)
         if not self.stream.inside:
             self.word("lw", self.regs["p_s"], "s")
-            self.word("lw", pointer, "more")
+            if not self.kept:
+                self.word("lw", more, "more")
             asm("addi", self.values[0], self.regs["p_s"], 4 * self.lines)
             self.word("sw", self.values[0], "s")
-        else:
-            self.word("lw", pointer, "more")
+        elif not self.kept:
+            self.word("lw", more, "more")
         self._begin_sums()
-        asm.iterations(0, pointer)
+        asm.iterations(0, more)
         self.word("lw", pointer, "h")
         self._one_k(first=True)
         asm.label(self.start)
@@ -236,10 +250,21 @@ class Block:
         if not self.stream.inside:
             free.append(self.regs["p_s"])
         free = [register for register in free if register != "sp"]
-        n4 = self.regs.named.get("n4", "")
         store_block(
-            self.asm, self.product.epilogue, groups, free, self.word, n4, across, self._next_line
+            self.asm,
+            self.product.epilogue,
+            groups,
+            free,
+            self.word,
+            self.regs.named.get("n4", ""),
+            across,
+            self._next_line,
+            self.kept[0] if self.kept else "",
         )
+
+    def leave(self) -> None:
+        if self.kept:
+            self.word("sw", self.kept[0], "c")
 
     @property
     def _lasting(self) -> list[str]:
