@@ -155,7 +155,7 @@ class _Kernel:
         if self.product.mode == "tn":
             asm("slli", M, M, 2)
             self.word("sw", M, "m4")
-        for name, register in (("more", MORE), ("k4", K), ("n4", N), ("height", HEIGHT)):
+        for name, register in (("more", MORE), ("k4", K), ("n4", N)):
             self.word("sw", register, name)
         streamed, held = ("a", "b") if self.product.by_columns else ("b", "a")
         for name, matrix, index in (("s", streamed, ROW), ("h", held, COLUMN)):
@@ -169,10 +169,8 @@ class _Kernel:
         asm.mac(c, row, N)
         asm("slli", "t0", column, 2)
         asm("add", c, c, "t0")
-        self.word("sw", DISTANCE, "apart")
         go = asm.fresh()
         asm.mv(POINTER, self.argument[streamed])
-        self.word("sw", POINTER, "s_first")
         asm.mv(BIAS, bias)
         asm.branch("beqz", bias, to=go)
         asm("add", BIAS, bias, "t0")
@@ -186,10 +184,14 @@ class _Kernel:
         usual, wider, *fewer = self.blocks
         asm("addi", "t0", "zero", usual)
         asm("addi", "t1", "zero", wider)
-        asm.branch("blt", COLUMNS, "t0", to=few)
-        asm.branch("beq", COLUMNS, "t1", to=more)
+        near_few, near_more = asm.fresh(), asm.fresh()
+        asm.branch("blt", COLUMNS, "t0", to=near_few)
+        asm.branch("beq", COLUMNS, "t1", to=near_more if self.product.epilogue else more)
         self._panel(usual)
         self._rare()
+        for near, far in ((near_few, few), (near_more, more)):
+            asm.label(near)
+            asm.branch("j", to=far)
         asm.label(self.again)
         for register, name in (
             (self.held_at, "h_next"),
@@ -197,6 +199,7 @@ class _Kernel:
             (BIAS, "bias_next"),
             (POINTER, "s_first"),
             (HEIGHT, "height"),
+            (DISTANCE, "apart"),
         ):
             self.word("lw", register, name)
         asm.branch("j", to=one)
@@ -205,8 +208,10 @@ class _Kernel:
         asm.label(few)
         names = {held: asm.fresh() for held in fewer}
         for held in fewer[:-1]:
-            asm("addi", "t0", "zero", held)
-            asm.branch("beq", COLUMNS, "t0", to=names[held])
+            other = asm.fresh()
+            asm.bne_imm(COLUMNS, held, to=other)
+            asm.branch("j", to=names[held])
+            asm.label(other)
         for held in reversed(fewer):
             asm.label(names[held])
             self._panel(held)
@@ -251,13 +256,13 @@ class _Kernel:
         asm, few, biased, go = (self.asm, *(self.asm.fresh() for _ in range(3)))
         sizes, after = self.blocks[held], self.done if held == self.width else self.out
         whole, *smaller = [Block(asm, self.product, lines, held) for lines in sizes]
+        unbiased = Block(asm, self.product, sizes[0], held, biased=False)
+        with_bias = asm.fresh()
         self._next(whole, held, biased, go)
         asm.branch("beqz", COUNT, to=few)
         asm.compressed(False)
-        whole.enter()
-        with asm.loop(1, COUNT):
-            whole.write()
-        whole.leave()
+        asm.branch("bnez", BIAS, to=with_bias)
+        self._blocks(unbiased)
         asm.label(few)
         exact = sizes == tuple(range(sizes[0], 0, -1))
         for before, block in pairwise([whole, *smaller]):
@@ -278,6 +283,9 @@ class _Kernel:
                 block.leave()
             asm.label(following)
         asm.branch("j", to=after)
+        asm.label(with_bias)
+        self._blocks(whole)
+        asm.branch("j", to=few)
         asm.compressed(True)
         if self.product.by_columns:
             asm.label(biased)
@@ -285,6 +293,12 @@ class _Kernel:
                 asm.lw("t0", BIAS, 4 * i)
                 self.word("sw", "t0", f"init{i}")
             asm.branch("j", to=go)
+
+    def _blocks(self, block: Block) -> None:
+        block.enter()
+        with self.asm.loop(1, COUNT):
+            block.write()
+        block.leave()
 
     def _jump_if_none(self, register: str, to: str) -> None:
         some = self.asm.fresh()
@@ -318,16 +332,15 @@ class _Kernel:
     def _move_on(self, held: int) -> None:
         """To the next panel, as many held ones away as the cut says."""
         asm, inside = self.asm, self.product.operand("h", 1).inside
-        self.word("lw", "t0", "apart")
         asm("addi", COLUMNS, COLUMNS, -held)
-        asm("slli", "t1", "t0", 2)
+        asm("slli", "t1", DISTANCE, 2)
         for pointer, step in (
             (self.held_at, "k4" if inside else ""),
             (self.c_at, "" if self.product.by_columns else "n4"),
         ):
             if step:
                 self.word("lw", "t2", step)
-                asm.mac(pointer, "t0", "t2")
+                asm.mac(pointer, DISTANCE, "t2")
             else:
                 asm("add", pointer, pointer, "t1")
         if self.product.by_columns:
@@ -340,5 +353,8 @@ class _Kernel:
             ("h_next", self.held_at),
             ("c_next", self.c_at),
             ("bias_next", BIAS),
+            ("s_first", POINTER),
+            ("height", HEIGHT),
+            ("apart", DISTANCE),
         ):
             self.word("sw", register, name)

@@ -128,11 +128,15 @@ class Operand:
 
 
 class Block:
-    """lines x held elements of c. The largest takes all registers, the stack pointer as well: it
-    is in mscratch while k runs."""
+    """lines x held elements of c, begun with a bias or with 0.
 
-    def __init__(self, asm: Asm, product: Product, lines: int, held: int) -> None:
+    The largest takes all registers, the stack pointer as well: it is in mscratch while k runs."""
+
+    def __init__(
+        self, asm: Asm, product: Product, lines: int, held: int, *, biased: bool = True
+    ) -> None:
         self.asm, self.product, self.lines, self.held = asm, product, lines, held
+        self.biased = biased
         self.stream, self.fixed = product.operand("s", lines), product.operand("h", held)
         walking = dict.fromkeys((*self.stream.registers, *self.fixed.registers))
         self.keeps_stack = lines * held + held + min(lines, 2) + len(walking) < len(POOL)
@@ -196,6 +200,8 @@ class Block:
     def _begin_sums(self) -> None:
         """What the sums begin with goes where the last one of each kind will be."""
         asm = self.asm
+        if not self.biased:
+            return
         if self.product.by_columns:
             for i in range(self.held):
                 self.word("lw", self.sums[self.stream.order[-1], i], f"init{i}")
@@ -230,6 +236,8 @@ class Block:
                 asm("fmadd.s", total, self.flow[turn % 2], self.values[i], old)
 
     def _begun(self, line: int, i: int) -> str:
+        if not self.biased:
+            return "zero"
         if self.product.by_columns:
             return self.sums[self.stream.order[-1], i]
         return self.sums[line, self.held - 1]
