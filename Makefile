@@ -26,6 +26,7 @@ test: check
 bench: setup
 	$(RUN)/python bench/host_speed.py
 	$(RUN)/python bench/memory.py
+	$(RUN)/python bench/kernels.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import torch
 
 from gradlet.builder import GraphBuilder
-from gradlet.graph import Array, Graph
+from gradlet.graph import Array, Graph, Site
 from gradlet.ops import OPS
+from gradlet.ops.base import Op
 from gradlet.ops.losses import LOSSES, WEIGHTED_BY
+from gradlet.ops.tiling import Box
 from gradlet.recipe import Recipe
 from gradlet.train import train
 from tests.cases import Case
@@ -79,6 +82,19 @@ def _loss_graph(case: Case, seed: int) -> Graph:
     if weights:
         options[WEIGHTED_BY[case.op]] = tuple(float(value) for value in weights[0])
     return train(graph, Recipe(loss=case.op, **options), second[None])
+
+
+def place_of(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in box)
+
+
+def tile_operands(
+    op: Op, site: Site, parts: Mapping[str, Box], operands: Sequence[Array]
+) -> list[Array]:
+    """The parts of a node's operands that a tile of it takes."""
+    slots = [slot for slot, _ in op.slots(site)][: len(operands)]
+    pairs = zip(slots, operands, strict=True)
+    return [value[place_of(parts[slot])] for slot, value in pairs if slot in parts]
 
 
 def torch_forward(case: Case, values: list[Any]) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from gradlet.plan import plan
 from gradlet.recipe import Recipe
 from gradlet.reference import run_reference
 from gradlet.target import load as load_target
-from tests import test_ops
+from tests import test_ops, test_tiling
 from tests.helpers import op_training_graph
 
 PAGE = Path(__file__).parent.parent / "docs" / "add-an-op.md"
@@ -94,12 +94,13 @@ def test_the_example_from_onnx(rows: tuple[Any, ...], tmp_path: Path) -> None:
 
 
 def test_the_rows_of_the_example(rows: tuple[Any, ...]) -> None:
-    """As the table's own rows are tested: values, gradients, axes."""
+    """As the table's own rows are tested: values, gradients, axes, tiles."""
     for case in rows:
         test_ops.test_reference_matches_torch(case)
         test_ops.test_gradients_match_autograd(case)
         test_ops.test_gradients_match_finite_differences(case)
         test_ops.test_axes_say_what_a_tile_reads(case)
+        test_tiling.test_tiles_make_the_whole(case)
         values = next(iter(run_reference(op_training_graph(case), 1))).values
         assert all(np.isfinite(value).all() for value in values.values())
 

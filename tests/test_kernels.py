@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import subprocess
 import sys
 from collections import defaultdict
@@ -22,10 +23,11 @@ from gradlet.kernels import Kernel
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.ops.optimizer import Update, update_op
+from gradlet.ops.tiling import boxes
 from gradlet.reference import _spread, run_reference
 from gradlet.tolerance import MARGIN
 from tests.cases import CASES, Case, random_cases
-from tests.helpers import op_training_graph
+from tests.helpers import op_training_graph, tile_operands
 
 RUNTIME = Path(kernels.FOLDER).parent / "runtime"
 TEAMS = (1, 2, 3, 8)
@@ -53,14 +55,30 @@ def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
         graph = op_training_graph(case)
         values = next(iter(run_reference(graph, 1))).values
         for site in graph.sites():
-            job = _job(case, site, [values[name] for name in site.node.inputs])
-            lowering = OPS[site.node.op].lower(site)
-            found[lowering.family, lowering.mode].append(job)
+            operands = [values[name] for name in site.node.inputs]
+            for part, own in ((site, operands), *_tiles(site, operands)):
+                lowering = OPS[part.node.op].lower(part)
+                found[lowering.family, lowering.mode].append(_job(case, part, own))
     found["unary", "reset"] = [
         Job("reset", job.site, job.inputs, (zero,), (zero,), job.sizes)
         for job in found["unary", "relu"]
         for zero in [job.expected[0] * 0]
     ]
+    return found
+
+
+def _tiles(site: Site, operands: list[Array]) -> list[tuple[Site, list[Array]]]:
+    """Two of the parts of a node that have other attributes than it has itself, such as padding
+    that no layer would be given."""
+    op, chance = OPS[site.node.op], random.Random(str(site))
+    found: list[tuple[Site, list[Array]]] = []
+    axes = [axis for axis in op.axes(site) if axis.size > 1]
+    for axis in chance.sample(axes, min(2, len(axes))):
+        begin = chance.randrange(axis.size)
+        ranges = {axis.name: (begin, chance.randint(begin + 1, axis.size))}
+        tile, parts = op.tile(site, ranges), boxes(site, op, ranges)
+        if tile is not None and tile.attrs != site.attrs:
+            found.append((tile, tile_operands(op, site, parts, operands)))
     return found
 
 
@@ -128,14 +146,15 @@ def c_call(
             value = int(np.float32(value).view(np.int32))
         sizes.extend(value if isinstance(value, tuple) else [int(value)])
     _, formal = kernels.operands(kernel)
-    missing = len(formal) - bool(kernel.epilogue) - len(job.inputs)
+    settings = kernels.EPILOGUES[kernel.epilogue].inputs if kernel.epilogue else ()
+    missing = len(formal) - len(settings) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
     made, _ = kernels.operands(kernel)
     outputs: list[Array | None] = [_unwritten(value) for value in job.expected]
     outputs += [None] * (len(made) - len(outputs))
     if kernel.epilogue:
         w, *states = weights(kernel, job)
-        inputs.append(HYPER[kernel.epilogue])
+        inputs += [HYPER[kernel.epilogue] for _ in settings]
         outputs = [w, *states]
     return {
         "label": f"{job.label} by {kernel.name} on {len(order)} cores",
@@ -175,8 +194,11 @@ def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
     """What the kernel must make, and how far off it may be."""
     if not kernel.epilogue:
         return list(zip(job.expected, job.tolerance, strict=True))
-    update = update_op(kernel.epilogue)
     w, *states = (value.astype(np.float64) for value in weights(kernel, job))
+    if kernel.epilogue == "sum":  # one rounding more
+        total = w + job.expected[0]
+        return [(total, job.tolerance[0] + 2.0**-23 * (np.abs(w) + np.abs(job.expected[0])))]
+    update = update_op(kernel.epilogue)
     hyper = HYPER[kernel.epilogue].astype(np.float64)
     operands = [w, job.expected[0], hyper, *states]
     results = update.reference({}, *operands)
@@ -235,6 +257,13 @@ def test_names_are_derived_and_unique() -> None:
     assert len(set(names)) == len(names)
     assert "gl_f32_gemm_tn_sgd__lanes_4x16" in names
     assert Kernel("gemm", "nt", "", "ref", "f32").symbol("net") == "net_f32_gemm_nt__ref"
+
+
+def test_only_updates_are_taken_for_updates() -> None:
+    """`sum` is the name of an op as well."""
+    assert "sum" in OPS
+    assert set(kernels.UPDATES) == {"sgd", "momentum"}
+    assert all(isinstance(OPS[name], Update) for name in kernels.UPDATES)
 
 
 def test_a_portable_reference_exists_for_every_mode() -> None:

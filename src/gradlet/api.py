@@ -21,7 +21,7 @@ from gradlet.engines.model import Run
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Array, Graph
 from gradlet.ops.losses import LABELLED, target_of
-from gradlet.plan import Plan, plan
+from gradlet.plan import Options, Plan, plan
 from gradlet.recipe import Recipe
 from gradlet.report import MemoryReport, memory_report
 from gradlet.report.fit import explain
@@ -58,6 +58,7 @@ class Request:
     prefix: str = "net"
     recipe: Callable[[Mapping[str, Any]], Recipe] | Recipe | None = None
     capture_options: Mapping[str, Any] = field(default_factory=dict)
+    planning: Options = field(default_factory=Options)
 
     def device(self) -> targets.Target:
         return targets.load(self.target, cores=self.cores, sizes=self.memories)
@@ -72,9 +73,9 @@ class Request:
         recipe = self.recipe_for(captured)
         graph = training_graph(captured, recipe, layout=self.layout)
         try:
-            return plan(graph, device, prefix=self.prefix, fit=fit)
+            return plan(graph, device, prefix=self.prefix, options=self.planning, fit=fit)
         except DoesNotFit:
-            looked_at = plan(graph, device, prefix=self.prefix, fit=False)
+            looked_at = plan(graph, device, prefix=self.prefix, options=self.planning, fit=False)
         text = explain(
             looked_at,
             partial(self._again, captured, recipe),
@@ -96,7 +97,8 @@ class Request:
             captured = capture(self.model, **{**self.capture_options, **anew})
         sizes = {**self.memories, **changes.get("memories", {})}
         device = targets.load(self.target, cores=self.cores, sizes=sizes)
-        return plan(training_graph(captured, recipe, layout=self.layout), device)
+        graph = training_graph(captured, recipe, layout=self.layout)
+        return plan(graph, device, options=self.planning)
 
 
 def build(
@@ -110,6 +112,7 @@ def build(
     prefix: str = "net",
     recipe: Recipe | None = None,
     layout: str = "chw",
+    buffers: str = "auto",
     **capture_options: Any,
 ) -> Project:
     """Capture, train, plan and emit in one call."""
@@ -117,7 +120,17 @@ def build(
     refuse_foreign(folder)
     check_layout(layout)
     options = {"batch": batch, **capture_options}
-    request = Request(model, target, cores, memories or {}, layout, prefix, recipe, options)
+    request = Request(
+        model,
+        target,
+        cores,
+        memories or {},
+        layout,
+        prefix,
+        recipe,
+        options,
+        Options(buffers=buffers),
+    )
     return emit(request.plan(), folder)
 
 
@@ -130,6 +143,7 @@ def memory(
     batch: int | None = None,
     recipe: Recipe | None = None,
     layout: str = "chw",
+    buffers: str = "auto",
     **capture_options: Any,
 ) -> MemoryReport:
     """What takes the memory of a training step, also if it is more than the target has.
@@ -140,7 +154,17 @@ def memory(
         return memory_report(model if isinstance(model, Plan) else model.plan)
     check_layout(layout)
     options = {"batch": batch, **capture_options}
-    request = Request(model, target, cores, memories or {}, layout, "net", recipe, options)
+    request = Request(
+        model,
+        target,
+        cores,
+        memories or {},
+        layout,
+        "net",
+        recipe,
+        options,
+        Options(buffers=buffers),
+    )
     return memory_report(request.plan(fit=False))
 
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gradlet
+from gradlet import cli_bench
 from gradlet import doctor as doctor_module
 from gradlet.api import ENGINES, Request
 from gradlet.capture.layout import check_layout
@@ -26,7 +27,7 @@ from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.engines.costs import run_json, show_run
 from gradlet.errors import GradletError
-from gradlet.plan.model import Plan
+from gradlet.plan import Options, Plan
 from gradlet.report import memory_report
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.verify import Verdict
@@ -59,7 +60,9 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.")]
 
 
-def command(function: Callable[..., int | None]) -> Callable[..., None]:
+def command(
+    function: Callable[..., int | None], group: typer.Typer = app
+) -> Callable[..., None]:
     """Register a verb; a user's mistake becomes one message and exit status 2, a program that
     the simulator had to stop one message and exit status 1."""
 
@@ -84,7 +87,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             raise typer.Exit(2) from None
         raise typer.Exit(status or 0)
 
-    app.command(name=function.__name__.rstrip("_"))(guarded)
+    group.command(name=function.__name__.rstrip("_"))(guarded)
     return guarded
 
 
@@ -137,6 +140,7 @@ def _planned(options: ModelOptions, *, fit: bool = True) -> Plan:
         options.prefix,
         options.recipe,
         options.capture_options(),
+        Options(buffers=options.buffers),
     )
     request.device()  # a wrong one is told at once
     with progress(f"capturing {options.model}"):
@@ -228,6 +232,15 @@ def doctor(json_: Json = False) -> int:
     return 0 if all(finding.present for finding in findings if finding.required) else 1
 
 
+bench = typer.Typer(no_args_is_help=True, help="Measure kernels on the simulated cluster.")
+bench_layer = typer.Typer(no_args_is_help=True, help="Measure one step of one layer.")
+app.add_typer(bench, name="bench")
+bench.add_typer(bench_layer, name="layer")
+command(cli_bench.gemm, bench)
+command(cli_bench.conv2d, bench_layer)
+command(cli_bench.linear, bench_layer)
+
+
 def _show(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:
     if as_json:
         print(json.dumps(value, indent=1))
@@ -263,12 +276,16 @@ def _build_table(folder: Path, plan: Plan) -> None:
     )
     ratio = plan.used / plan.lower_bound
     used = [
-        f"{plan.level_bytes(memory.name):,} of {memory.size:,} bytes of {memory.name}"
+        f"{plan.taken(memory):,} of {memory.size:,} bytes of {memory.name}"
         for memory in plan.target.memories
-        if plan.level_bytes(memory.name)
+        if plan.taken(memory)
     ]
     bound = f"lower bound {plan.lower_bound:,} ({ratio:.3f} x)"
     table.add_row("memory", f"{' and '.join(used)}; {bound}")
+    tiled = sum(tiling.count > 1 for tiling in plan.tilings)
+    if plan.tilings:
+        count = sum(tiling.count for tiling in plan.tilings)
+        table.add_row("tiles", f"{count:,} in {tiled} of {len(plan.calls)} calls")
     table.add_row("project", f"{folder}   (next: gradlet verify {folder})")
     Console().print(table)
 

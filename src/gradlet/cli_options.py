@@ -37,6 +37,9 @@ class ModelOptions:
     cores: Annotated[int | None, typer.Option(help="Cores of the team.")] = None
     l1: Annotated[str | None, typer.Option(help="Size of L1, such as 64k.")] = None
     l2: Annotated[str | None, typer.Option(help="Size of L2, such as 1.5M.")] = None
+    l3: Annotated[str | None, typer.Option(help="Size of L3, such as 8M; else there is none.")] = (
+        None
+    )
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="KEY=VALUE of the target, such as L1=128k or fpus=4."),
@@ -57,6 +60,12 @@ class ModelOptions:
     batch: Annotated[int | None, typer.Option(help="Samples computed together.")] = None
     accumulate: Annotated[int | None, typer.Option(help="Batches per update.")] = None
     dtype: Annotated[str, typer.Option(help="f32.")] = "f32"
+    buffers: Annotated[
+        str,
+        typer.Option(
+            help="auto, l1: all in L1, double: next tile fetched during this one, single, none."
+        ),
+    ] = "auto"
     layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw"
     update: Annotated[
         str | None,
@@ -76,8 +85,9 @@ class ModelOptions:
         """Settings of the device."""
         if self.dtype != "f32":
             raise GradletError(f"dtype '{self.dtype}' is not there; f32 is")
-        levels = {name: size for name, size in (("L1", self.l1), ("L2", self.l2)) if size}
-        return {**levels, **settings(self.set_ or [])}
+        levels = {"L1": self.l1, "L2": self.l2, "L3": self.l3}
+        given = {name: size for name, size in levels.items() if size}
+        return {**given, **settings(self.set_ or [])}
 
     def recipe(self, defaults: Mapping[str, Any]) -> Recipe:
         """The command line first, then the model's own wishes, then the defaults."""

@@ -40,23 +40,34 @@ class Operand:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What a fused store touches besides the value and the weight: states, then settings."""
+    """What a fused store does, and touches besides the value and the result: states, then
+    settings."""
 
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]
     store: str
+    doc: str
 
 
 _HYPER = Operand("hyper", "f32")
 EPILOGUES = {
-    "sgd": Epilogue((), (_HYPER,), "{w} = gl_sgd_step({w}, {value}, hyper);"),
+    "sgd": Epilogue(
+        (),
+        (_HYPER,),
+        "{w} = gl_sgd_step({w}, {value}, hyper);",
+        "applies one sgd step to the weights",
+    ),
     "momentum": Epilogue(
         (Operand("moment"),),
         (_HYPER,),
         "{w} = gl_momentum_step({w}, {value}, &moment[{index}], hyper);",
+        "applies one momentum step to the weights",
     ),
+    "sum": Epilogue((), (), "{w} += {value};", "adds to what is there"),
 }
-"""By the op of the update that the store swallows."""
+"""An update is named by the op that the store swallows; `sum` is for all tiles of a reduction but
+the first."""
+UPDATES = tuple(name for name in EPILOGUES if name != "sum")
 
 
 @dataclass(frozen=True)
@@ -213,8 +224,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             **(_generated(kernel, prefix) if variant.generator else {}),
         )
     )
-    fused = f" The store applies one {kernel.epilogue} step to the weights."
-    fused = fused if kernel.epilogue else ""
+    fused = f" The store {EPILOGUES[kernel.epilogue].doc}." if kernel.epilogue else ""
     comment = f"/* {kernel.name}: {family.doc}.\n * {mode.doc}.{fused} */\n"
     struct = sizes_struct(kernel.family, prefix)
     return f'{comment}#include "gl.h"\n\n{struct}\n\n{text.strip()}\n'
@@ -367,4 +377,9 @@ def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
                 return all(parts) if isinstance(node.op, ast.And) else any(parts)
         raise ValueError(f"'{expression}' is not simple arithmetic")
 
-    return value(ast.parse(expression, mode="eval").body)
+    return value(_parsed(expression))
+
+
+@cache
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression, mode="eval").body

@@ -28,9 +28,9 @@ class Memory:
 class Target:
     """memories stand in order, nearest to the cores first; isa lists what kernels may ask for.
 
-    stack: bytes per core, in the nearest memory. code: bytes of the farthest memory that are kept
-    for the program. flags: the compiler's. machine: every parameter of the simulator, if there is
-    one for this target.
+    stack: bytes per core, in the nearest memory. code: bytes that are kept for the program, in the
+    second memory if there are several. flags: the compiler's. machine: every parameter of the
+    simulator, if there is one for this target.
     """
 
     name: str
@@ -44,10 +44,22 @@ class Target:
     flags: tuple[str, ...] = ()
     machine: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def home(self) -> Memory:
+        """The memory of the program, and of data that nothing asks to lie elsewhere."""
+        return self.memories[min(1, len(self.memories) - 1)]
+
+    def bandwidth(self, farthest: bool) -> float:
+        """Bytes that a transfer to the nearest memory moves per cycle."""
+        machine = dict(self.machine)
+        if farthest and len(self.memories) > 2:
+            return machine.get("dma_l3_rate", 2)
+        return 4 * machine.get("dma_ports", 4) / 2
+
     def room(self, memory: Memory) -> int:
         """Bytes of a memory that are left for data."""
         stacks = self.stack * self.cores if memory == self.memories[0] else 0
-        return memory.size - stacks - (self.code if memory == self.memories[-1] else 0)
+        return memory.size - stacks - (self.code if memory == self.home else 0)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,10 +108,12 @@ def load(
     if not 1 <= target.cores <= MAX_CORES:
         raise GradletError(f"{target.cores} cores: between 1 and {MAX_CORES} are possible")
     given = dict(sizes or {})
-    memories = tuple(
-        replace(memory, size=parse_size(given.pop(memory.name, memory.size)))
+    sized = [
+        (memory, replace(memory, size=parse_size(given.pop(memory.name, memory.size))))
         for memory in target.memories
-    )
+    ]
+    # one that the file gives no size is there only if it is asked for
+    memories = tuple(memory for as_in_file, memory in sized if memory.size or as_in_file.size)
     target = replace(target, memories=memories)
     if target.engine == "sim":
         target = replace(target, machine=_machine(target, path, given))

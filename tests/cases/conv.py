@@ -44,6 +44,16 @@ ROWS: tuple[Case, ...] = (
     conv((2, 18, 5, 4), (21, 18, 3, 2), padding=(1, 0, 1, 1)),
     conv((2, 35, 5, 4), (35, 1, 3, 3), groups=35, padding=(1, 1, 1, 1), stride=(2, 1)),
     conv((1, 1, 49, 10), (4, 1, 10, 4), stride=(2, 2), padding=(4, 1, 5, 1)),
+    # what networks are made of: depthwise, pointwise, shortcuts
+    conv((1, 9, 7, 5), (9, 1, 3, 3), groups=9, padding=(1, 1, 1, 1)),
+    conv((2, 3, 5, 13), (3, 1, 3, 3), groups=3, padding=(1, 1, 1, 1)),
+    conv((1, 2, 4, 3), (2, 1, 3, 3), groups=2, padding=(1, 1, 1, 1), bias=False),
+    conv((1, 11, 2, 8), (11, 1, 3, 3), groups=11, padding=(1, 1, 1, 1)),
+    conv((1, 12, 5, 6), (7, 12, 1, 1)),
+    conv((1, 4, 3, 9), (3, 4, 1, 1), bias=False),
+    conv((1, 8, 1, 1), (5, 8, 1, 1)),
+    conv((2, 8, 3, 5), (2, 8, 1, 1)),
+    *(conv((n, 4, h, w), (3, 4, 1, 1), stride=(2, 2)) for n, h, w in ((1, 5, 7), (2, 8, 6), (1, 1, 2), (1, 6, 19))),
 )
 
 

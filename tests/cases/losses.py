@@ -25,6 +25,7 @@ ROWS: tuple[Case, ...] = (
     labelled("cross_entropy", 4, 2, 3, weights=True),
     labelled("cross_entropy", 3, 7, 2, weights=True, ignore_index=2, label_smoothing=0.3),
     labelled("cross_entropy", 3, 8, weights=True, reduction="sum", label_smoothing=1.0),
+    labelled("cross_entropy", 4, 2, 3, 5, weights=True, reduction="sum", ignore_index=1),
     labelled("nll", 5, 3),
     labelled("nll", 1, 2),
     labelled("nll", 3, 9, weights=True, ignore_index=1),

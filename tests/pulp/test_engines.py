@@ -80,7 +80,7 @@ def test_make_device_builds_the_same_program(project: Project, tmp_path: Path) -
 
 def test_the_nearest_memory_that_is_large_enough(tmp_path: Path) -> None:
     near = device_project(model_graph("lenet"), tmp_path / "near")
-    all_far = Options(nearer=False)
+    all_far = Options(buffers="none")
     far = device_project(model_graph("lenet"), tmp_path / "far", options=all_far, L1="8k")
     for project, level in ((near, "L1"), (far, "L2")):
         saved = json.loads((project.folder / "plan.json").read_text())
@@ -100,17 +100,17 @@ def test_the_nearest_memory_that_is_large_enough(tmp_path: Path) -> None:
 def test_what_is_touched_most_lies_near(tmp_path: Path) -> None:
     """Between all in L1 and all in L2: the same bits, and cycles that grow as L1 shrinks."""
     graph, runs = model_graph("lenet"), []
-    for size, nearer in (("64k", True), ("12k", True), ("8k", True), ("8k", False)):
-        folder = tmp_path / f"{size}{nearer}"
-        project = device_project(graph, folder, options=Options(nearer=nearer), L1=size)
+    ways = (("64k", "auto"), ("12k", "auto"), ("8k", "auto"), ("8k", "single"), ("8k", "none"))
+    for size, buffers in ways:
+        folder = tmp_path / f"{size}{buffers}"
+        project = device_project(graph, folder, options=Options(buffers=buffers), L1=size)
         near = targets.load("pulp-open", sizes={"L1": size}).memories[0]
-        used = project.plan.level_bytes("L1") + project.plan.sizes_bytes
-        assert used <= project.plan.target.room(near)
+        assert project.plan.taken(near) <= project.plan.target.room(near)
         assert gradlet.load(project.folder).plan == project.plan
         runs.append(sim.run(project, sanitize=True, states=True))
         assert runs[-1].loss == host.run(project).loss
     cycles = [run.cycles[0] for run in runs]
-    assert cycles[0] < cycles[1] < cycles[2] < cycles[3]
+    assert cycles[0] < cycles[1] < cycles[2] < cycles[4]
     for name, value in runs[0].states[0].items():
         assert all((run.states[0][name] == value).all() for run in runs)
 
@@ -206,7 +206,7 @@ def test_without_ziglang(project: Project, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_program_that_is_too_large(tmp_path: Path) -> None:
     graph = zoo_graph("deep-ae")
-    all_far = Options(nearer=False)
+    all_far = Options(buffers="none")
     project = device_project(graph, tmp_path / "p", options=all_far, L2="1220k")
     (tmp_path / "p" / "more.h").write_text("")
     main = project.folder / "main.c"

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gradlet import target as targets
 from gradlet.emit.project import Project
 from gradlet.engines import device, gvsoc, host
 from gradlet.errors import GradletError
 from gradlet.sim import SimConfig, simulate
 from tests.pulp.support import device_project, model_graph, zoo_graph
+from tests.sim.c_programs import compile_c
+from tests.sim.support import PROGRAMS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 STAND_IN = """#!{python}
@@ -111,6 +114,18 @@ def test_the_simulator_agrees_with_gvsoc_to_the_cycle(
     elf = device.build_golden(project, tmp_path / "golden.elf", probes=probes)
     config = SimConfig.load("pulp-open", {"fpus": 4, "contention": False})
     assert gvsoc.execute(elf).strip() == simulate(elf, config).stdout.strip()
+
+
+@needs_gvsoc
+@pytest.mark.parametrize("cores", [1, 8])
+def test_copies_by_dma_take_as_long_as_on_gvsoc(cores: int, tmp_path: Path) -> None:
+    target = targets.load("pulp-open", cores=cores)
+    compile_c(PROGRAMS / "dma_cycles.c", target, tmp_path)
+    elf = tmp_path / "dma_cycles.elf"
+    config = SimConfig.load("pulp-open", {"fpus": 4, "contention": False})
+    ours = simulate(elf, config).stdout.strip()
+    assert ours.count("cycles") == 22
+    assert gvsoc.execute(elf).strip() == ours
 
 
 @needs_gvsoc

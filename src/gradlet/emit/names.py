@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from gradlet.graph import Array
+from gradlet.ops.base import Size
 
 
 def identifiers(names: Iterable[str]) -> dict[str, str]:
@@ -38,6 +39,19 @@ def initializer(values: Array, per_line: int = 8, indent: str = "    ", member: 
     flat = [f"{{.{member} = {text}}}" for text in flat] if member else flat
     lines = [", ".join(flat[i : i + per_line]) for i in range(0, len(flat), per_line)]
     return "{\n" + ",\n".join(indent + line for line in lines) + "\n}"
+
+
+def size_text(sizes: Mapping[str, Size]) -> str:
+    """The sizes of a kernel call, as members of its struct."""
+    return ", ".join(f".{name} = {_size(value)}" for name, value in sizes.items())
+
+
+def _size(value: Size) -> str:
+    if isinstance(value, tuple):
+        return "{" + ", ".join(map(str, value)) + "}"
+    if isinstance(value, float) and np.isinf(value):
+        return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
+    return f"{value!r}f" if isinstance(value, float) else str(value)
 
 
 def comment(text: str) -> str:

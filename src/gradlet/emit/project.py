@@ -20,13 +20,15 @@ import gradlet
 from gradlet import kernels
 from gradlet.dtypes import DTYPES
 from gradlet.emit.golden import AT_END, Golden, golden, sample_count
-from gradlet.emit.names import comment, identifiers, initializer, literal
+from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
+from gradlet.emit.tiles import Link, chained, tiled_call
 from gradlet.errors import GradletError
 from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
-from gradlet.plan.model import KINDS, NEAR, Call, Plan
+from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
+from gradlet.plan.parts import parts
 
 MANIFEST = "manifest.json"
 STARTUP = ("start.S", "team.c")
@@ -117,7 +119,7 @@ def project_files(plan: Plan) -> dict[str, str]:
     expected = golden(plan)
     view = _view(plan, expected)
     prefix = plan.prefix
-    used = sorted({call.kernel for call in plan.calls}, key=lambda kernel: kernel.name)
+    used = sorted({k for call in plan.calls for k in call.kernels}, key=lambda kernel: kernel.name)
     header = f"{prefix}_kernels.h"
     files = {
         f"{prefix}.h": _render("net.h", view),
@@ -128,6 +130,7 @@ def project_files(plan: Plan) -> dict[str, str]:
         "golden.py": _render("golden.py", view),
         header: kernels.header(used, prefix),
         "gl.h": (RUNTIME / "gl.h").read_text(),
+        **({"gl_tiles.h": (RUNTIME / "gl_tiles.h").read_text()} if plan.tilings else {}),
         "gl_schedule.h": (RUNTIME / "gl_schedule.h").read_text(),
         "gl_print.h": (RUNTIME / "gl_print.h").read_text(),
         **_port_files(plan.target.port, view),
@@ -165,6 +168,7 @@ def _manifest(plan: Plan, files: Mapping[str, str]) -> str:
             "phase": call.phase,
             "kernel": call.kernel.name,
             "macs": call.macs,
+            "tile": _tile(call),
         }
         for call in plan.calls
     ]
@@ -183,12 +187,25 @@ def _manifest(plan: Plan, files: Mapping[str, str]) -> str:
         "macs": plan.macs(),
         "memory": plan.memory(),
         "nodes": nodes,
-        "kernels": sorted({call.kernel.name for call in plan.calls}),
+        "kernels": sorted({k.name for call in plan.calls for k in call.kernels}),
         "files": {
             name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())
         },
     }
     return json.dumps(value, indent=1) + "\n"
+
+
+def _tile(call: Call) -> dict[str, Any] | None:
+    """How far each axis is split, in the order of the loops; None where the whole runs at once."""
+    tiling = call.tiling
+    if tiling is None:
+        return None
+    return {
+        "axes": {axis.name: [axis.tile, axis.size] for axis in tiling.axes},
+        "tiles": tiling.count,
+        "buffers": "double" if tiling.ahead else "single",
+        "copied": [w.tensor for w in tiling.windows if w and (w.load or w.store)],
+    }
 
 
 def node_op(plan: Plan, call: Call) -> str:
@@ -205,7 +222,8 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
     graph, places = plan.graph, plan.buffer_of()
     names = identifiers(n for n in places if n in graph.tensors)
     tensors = {n: _tensor(plan, n, names) for n in names}
-    calls = [_call(plan, index, call, names) for index, call in enumerate(plan.calls)]
+    chain = chained(plan)
+    calls = [_call(plan, index, call, names, chain) for index, call in enumerate(plan.calls)]
     inputs = [tensors[name] for name in graph.inputs]
     return {
         "model": comment(graph.name),
@@ -220,6 +238,9 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "machine": dict(plan.target.machine),
         "level": plan.level.name,
         "sizes_level": plan.sizes_level.name,
+        "near_level": plan.target.memories[0].name,
+        "home_level": plan.target.home.name,
+        "most_windows": plan.most_windows,
         "align": plan.level.align,
         "batch": graph.tensors[graph.inputs[0]].shape[0],
         "accumulate": graph.accumulate,
@@ -239,13 +260,13 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "calls": calls,
         "parts": [
             {"name": name, "calls": [calls[index] for index in members]}
-            for name, members in parts(plan).items()
+            for name, members in parts(graph, plan.calls).items()
         ],
         "regions": list(regions(plan)),
         "used": plan.used,
         "macs": plan.macs(),
         "arenas": list(arenas(plan)),
-        **{f"{k}_bytes": sum(map(plan.region_bytes, (k, NEAR + k))) for k in KINDS},
+        **{f"{k}_bytes": sum(map(plan.region_bytes, (k, NEAR + k, FAR + k))) for k in KINDS},
         **_golden_view(plan, expected, tensors),
     }
 
@@ -288,13 +309,16 @@ def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[str, Any]:
-    sizes = ", ".join(f".{name} = {_size(value)}" for name, value in call.sizes.items())
+def _call(
+    plan: Plan, index: int, call: Call, names: Mapping[str, str], chain: Mapping[int, Link]
+) -> dict[str, Any]:
     arguments = ["me"]
     arguments += [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
+    scratch = ""
     if call.scratch:
         place = plan.buffer_of()[call.scratch]
-        arguments.append(f"&{plan.prefix}_{place.region}[{place.offset // WORD}].f32")
+        scratch = f"&{plan.prefix}_{place.region}[{place.offset // WORD}].f32"
+        arguments.append(scratch)
     if kernels.catalogue()[call.kernel.family].stepped:
         arguments.append("step")
     arguments.append(f"&sizes_{index}")
@@ -305,38 +329,15 @@ def _call(plan: Plan, index: int, call: Call, names: Mapping[str, str]) -> dict[
         "repeat": call.repeat,
         "symbol": call.kernel.symbol(plan.prefix),
         "arguments": ", ".join(arguments),
-        "sizes": sizes,
+        "sizes": size_text(call.sizes),
+        "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
+        "link": chain.get(index),
         "sizes_type": kernels.sizes_type(call.kernel.family, plan.prefix),
         "comment": comment(
             f"{' and '.join(call.nodes)}: {node_op(plan, call)}"
             + (f" of {module}" if module else "")
         ),
     }
-
-
-def _size(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "{" + ", ".join(map(str, value)) + "}"
-    if isinstance(value, float) and np.isinf(value):
-        return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
-    return f"{value!r}f" if isinstance(value, float) else str(value)
-
-
-def parts(plan: Plan) -> dict[str, list[int]]:
-    """The static functions of net.c, in the order of a training step, each with its calls."""
-    after_predict = {plan.graph.loss, *(new for _, new in plan.graph.updates)}
-    members: dict[str, list[int]] = {"predict": [], "compare": [], "learn": []}
-    if plan.graph.accumulate > 1:
-        members["update"] = []
-    for index, call in enumerate(plan.calls):
-        if call.phase == "forward":
-            predicts = after_predict.isdisjoint(call.outputs)
-            members["predict" if predicts else "compare"].append(index)
-        elif call.phase == "update" and "update" in members:
-            members["update"].append(index)
-        else:
-            members["learn"].append(index)
-    return members
 
 
 def _golden_view(

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradlet.emit.names import comment, initializer
 from gradlet.graph import Array
-from gradlet.plan.model import NEAR, REGIONS, Plan
+from gradlet.plan.model import FAR, NEAR, REGIONS, Plan
 
 WORD = 4
 QUALIFIERS = {
@@ -32,7 +32,7 @@ def regions(plan: Plan) -> Iterator[dict[str, Any]]:
             text = _region_text(plan, region, words)
             element = f"{plan.prefix}_word" if region in mixed_regions(plan) else "float"
             kind = {"qualifier": qualifier, "element": element, "level": _level(plan, region)}
-            section = SECTIONS[region.removeprefix(NEAR)]
+            section = SECTIONS[region.removeprefix(NEAR).removeprefix(FAR)]
             yield {"name": region, **kind, "kind": section, "words": words, "text": text}
 
 
@@ -41,7 +41,7 @@ def _level(plan: Plan, region: str) -> str:
 
 
 def arenas(plan: Plan) -> Iterator[dict[str, Any]]:
-    for region in ("arena", f"{NEAR}arena"):
+    for region in (f"{place}arena" for place in ("", NEAR, FAR)):
         words = -(-plan.region_bytes(region) // WORD)
         if words:
             yield {"name": region, "words": words, "level": _level(plan, region)}

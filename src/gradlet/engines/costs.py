@@ -21,10 +21,24 @@ def run_json(project: Project, run: Run) -> dict[str, Any]:
     for index, node in enumerate(project.manifest["nodes"]):
         cost = run.nodes[index].to_json() if run.nodes else {"cycles": None}
         macs = node["macs"] * times[node["name"]]
-        nodes.append({**node, "tile": None, **cost, "mac_per_cycle": rate(macs, cost["cycles"])})
+        nodes.append({**node, **cost, "mac_per_cycle": rate(macs, cost["cycles"])})
     total = sum(call.macs * times[call.name] for call in plan.calls)
     last = run.cycles[-1] if run.cycles else None
-    return {**run.to_json(), "mac_per_cycle": rate(total, last), "nodes": nodes}
+    return {
+        **run.to_json(),
+        "mac_per_cycle": rate(total, last),
+        "transfers": _transfers(run),
+        "nodes": nodes,
+    }
+
+
+def _transfers(run: Run) -> dict[str, Any] | None:
+    """Copying between memories in the last step: its cycles, and how many of them were seen."""
+    cycles = sum(node.transfers for node in run.nodes)
+    visible = sum(node.waiting for node in run.nodes)
+    return (
+        {"cycles": cycles, "visible": visible, "hidden": 1 - visible / cycles} if cycles else None
+    )
 
 
 def rate(macs: int, cycles: int | None) -> float | None:
@@ -39,6 +53,12 @@ def show_run(value: dict[str, Any]) -> None:
     if value["cores"]:
         _show_nodes(value)
         _show_cores(value)
+    copying = value["transfers"]
+    if copying:
+        print(
+            f"transfers between memories: {copying['cycles']:,} cycles, of which the cores wait "
+            f"{copying['visible']:,} ({100 * copying['hidden']:.1f} % hidden)"
+        )
     if value["mac_per_cycle"]:
         print(f"last step: {value['mac_per_cycle']:.3f} multiply-adds per cycle")
 
@@ -47,12 +67,14 @@ def _show_nodes(value: dict[str, Any]) -> None:
     table = Table(box=None)
     table.add_column("node")
     table.add_column("kernel")
-    for column in ("cycles", "share", "instructions", "MAC/cycle"):
+    for column in ("cycles", "share", "instructions", "MAC/cycle", "tiles", "waiting"):
         table.add_column(column, justify="right")
     for node in value["nodes"]:
         reached = f"{node['mac_per_cycle']:.3f}" if node["macs"] else ""
         share = f"{100 * node['cycles'] / value['cycles'][-1]:.1f} %"
-        row = (f"{node['cycles']:,}", share, f"{node['instructions']:,}", reached)
+        tiles = str(node["tile"]["tiles"]) if node["tile"] else ""
+        waiting = f"{node.get('waiting', 0):,}" if node["tile"] else ""
+        row = (f"{node['cycles']:,}", share, f"{node['instructions']:,}", reached, tiles, waiting)
         table.add_row(node["name"], node["kernel"].removeprefix("gl_"), *row)
     Console().print(table)
 

@@ -56,7 +56,7 @@ def _build(project: Project, main: Path, output: Path, defines: Sequence[str]) -
         if "will not fit in region" in str(error):
             raise GradletError(
                 f"the program of '{folder}' does not fit: beside the data, "
-                f"{target.memories[-1].name} has {target.code:,} bytes for code and golden data\n"
+                f"{target.home.name} has {target.code:,} bytes for code and golden data\n"
                 f"{error}"
             ) from None
         raise

@@ -11,14 +11,22 @@ from gradlet.graph import Array
 
 @dataclass(frozen=True)
 class Cost:
-    """What something cost on a simulated device; the stalls are cycles by cause."""
+    """What something cost on a simulated device; the stalls are cycles by cause.
+
+    transfers: cycles in which data were copied between memories; waiting: in which a core had to
+    wait for that.
+    """
 
     cycles: int
     instructions: int
     stalls: Mapping[str, int]
+    transfers: int = 0
+    waiting: int = 0
 
     def to_json(self) -> dict[str, Any]:
+        copying = {"transfers": self.transfers, "waiting": self.waiting} if self.transfers else {}
         return {
+            **copying,
             "cycles": self.cycles,
             "instructions": self.instructions,
             "stalls": {cause: count for cause, count in self.stalls.items() if count},

@@ -3,14 +3,19 @@
 A call may read its inputs, write its outputs and scratch, and read back what it has written. So
 the run stops at an access outside of these, at a read of bytes that nobody wrote, and where two
 cores store to one place with no barrier between; the message names node, tensor, core and pc.
+DMA transfers have a map of their own, in which nothing is allowed unless it is granted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from gradlet.plan.model import REGIONS, Call, Plan
+from gradlet.plan.parts import followers
+from gradlet.plan.tiling import Tiling
+from gradlet.plan.walk import Entry, View
 from gradlet.sim import Fault, FaultKind, Machine, Symbols
 
 PLACES = (
@@ -20,7 +25,15 @@ PLACES = (
     "gl_data_end",
     "gl_l1_start",
     "gl_sizes_end",
+    "gl_control",
+    "gl_control_end",
     "gl_stacks_end",
+)
+WORD = 4
+LOADS = (
+    FaultKind.WATCH_UNINITIALISED,
+    FaultKind.WATCH_DMA_UNINITIALISED,
+    FaultKind.WATCH_DMA_LOAD,
 )
 FAR = 1024
 """So far behind a tensor an address is told by it."""
@@ -51,16 +64,27 @@ class Sanitizer:
         }
         self.call: Call | None = None
         self.granted: list[Span] = []
+        self.copies: dict[int, tuple[Span, bool, bool]] = {}
+        self.loss: list[Span] = []
+        self.followers = followers(plan.graph, plan.calls)
 
     def begin(self) -> None:
         """Shut everything but code, its constants and few variables, sizes, and the stacks."""
         for memory in self.plan.target.memories:
             self.machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
+            self.machine.watch_dma(memory.base, memory.size, read=False, write=False)
         code, data = self.place["gl_program"], self.place["gl_data"]
         self._open(code, self.place["gl_program_end"] - code, write=False)
         self._open(data, self.place["gl_data_end"] - data, write=True)
         sizes = self.place["gl_l1_start"]
         self._open(sizes, self.place["gl_sizes_end"] - sizes, write=False)
+        control, end = self.place["gl_control"], self.place["gl_control_end"]
+        self._open(control, end - control, write=True)
+        if end > control:  # the tables of tiled calls are copied there
+            self.machine.watch_dma(
+                code, self.place["gl_program_end"] - code, read=True, write=False
+            )
+            self.machine.watch_dma(control, end - control, read=False, write=True)
         self._give_stacks()
         for name in self.plan.graph.data:
             if name in self.plan.buffer_of():
@@ -89,16 +113,23 @@ class Sanitizer:
 
     def enter(self, index: int, *, answers: bool) -> None:
         """From now on this call runs, on all cores; the last of a step is followed by its answer,
-        the loss."""
+        the loss. Of a tiled call this is the beginning, before any copy."""
         self.leave()
         self.new_phase()
         call = self.call = self.plan.calls[index]
+        self.loss = [self.span(self.plan.graph.loss)] if answers else []
+        if call.tiling:
+            self._open_copies(call.tiling)
+            following = self.followers.get(index)
+            behind = self.plan.calls[following].tiling if following is not None else None
+            if behind:
+                self._open_copies(behind, early=True)
+            return
         inputs = [self.span(name) for name in call.inputs if name]
-        loss = [self.span(self.plan.graph.loss)] if answers else []
         outputs = [self.span(name) for name in call.outputs if name]
         scratch = [self.span(call.scratch)] if call.scratch else []
-        self.granted = [*outputs, *scratch, *inputs, *loss]
-        for span in [*inputs, *loss]:
+        self.granted = [*outputs, *scratch, *inputs, *self.loss]
+        for span in [*inputs, *self.loss]:
             self._grant(span, write=False, initialised=None)
         for span in outputs:
             replaces = self.plan.buffer_of()[span.name].kind != "arena"
@@ -107,15 +138,78 @@ class Sanitizer:
         for span in scratch:
             self._grant(span, write=True, initialised=False)
 
+    def _open_copies(self, tiling: Tiling, *, early: bool = False) -> None:
+        """Transfers may fill and empty the slots of this call's windows, those of the next one that
+        are filled early, and nothing else."""
+        for window in filter(None, tiling.windows):
+            if not window.near or (early and not window.early):
+                continue
+            if window.load or window.store:
+                self._grant_copy(self.span(window.tensor), read=window.load, write=window.store)
+            self._grant_copy(self.span(window.near), read=window.store, write=window.load)
+
+    def _grant_copy(self, span: Span, *, read: bool, write: bool) -> None:
+        before = self.copies.get(span.address, (span, False, False))
+        self.copies[span.address] = (span, read or before[1], write or before[2])
+        wide = max(span.size, before[0].size)
+        _, reads, writes = self.copies[span.address]
+        self.machine.watch_dma(span.address, wide, read=reads, write=writes)
+
+    def next_kernel(self, entry: Entry) -> None:
+        """A kernel is entered once more, or for another tile: only its boxes are open now."""
+        if not entry.views:
+            self.new_phase()
+            return
+        assert self.call is not None
+        assert self.call.tiling is not None
+        self._close()
+        self.new_phase()
+        fresh = entry.first and entry.kernel == self.call.kernel
+        last = len(entry.views) - 1 if self.call.tiling.finish else -1
+        inputs: list[tuple[Span, View]] = []
+        outputs: list[tuple[Span, View]] = []
+        for position, view in enumerate(entry.views):
+            if view is None or (view.window.once and entry.kernel != self.call.kernel):
+                continue
+            written = position < len(self.call.outputs) or position == last
+            (outputs if written else inputs).append((self._box(view), view))
+        scratch = [self.span(self.call.scratch)] if self.call.scratch else []
+        self.granted = [*(s for s, _ in outputs), *scratch, *(s for s, _ in inputs), *self.loss]
+        for span in [*(s for s, _ in inputs), *self.loss]:
+            self._grant(span, write=False, initialised=None)
+        for span, view in outputs:
+            kept = view.window.tensor in self.call.outputs and len(self.call.nodes) > 1
+            stays = kept or not fresh or any(span.meets(other) for other, _ in inputs)
+            self._grant(span, write=True, initialised=None if stays else False)
+        for span in scratch:
+            self._grant(span, write=True, initialised=False if entry.first else None)
+
+    def _box(self, view: View) -> Span:
+        """Where the cores find a box: in its slot, or at its place in the tensor."""
+        window, size = view.window, WORD * prod(high - low for low, high in view.box)
+        if window.near:
+            start = self.span(window.near).address + view.slot * window.slot_bytes
+            return Span(window.tensor, start, size)
+        first = 0
+        for extent, (low, _) in zip(window.shape, view.box, strict=True):
+            first = first * extent + low
+        return Span(window.tensor, self.span(window.tensor).address + WORD * first, size)
+
     def new_phase(self) -> None:
         """Behind a barrier: a core may store where another has stored."""
         self.machine.watch_new_phase()
         self._give_stacks()
 
     def leave(self) -> None:
+        self._close()
+        for span, _, _ in self.copies.values():
+            self.machine.watch_dma(span.address, span.size, read=False, write=False)
+        self.copies, self.call = {}, None
+
+    def _close(self) -> None:
         for span in self.granted:
             self._grant(span, read=False, write=False, initialised=None)
-        self.granted, self.call = [], None
+        self.granted = []
 
     def _grant(
         self, span: Span, *, read: bool = True, write: bool, initialised: bool | None
@@ -142,7 +236,7 @@ class Sanitizer:
 
         Where an output takes the place of an input, a store means the one, a load the other.
         """
-        address, loaded = fault.address, fault.kind is FaultKind.WATCH_UNINITIALISED
+        address, loaded = fault.address, fault.kind in LOADS
         for span in reversed(self.granted) if loaded else self.granted:
             if span.address <= address < span.end:
                 return f"that is byte {address - span.address} of '{span.name}'"

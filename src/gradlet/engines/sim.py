@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gradlet.dtypes import DTYPES
-from gradlet.emit.project import Project, parts
+from gradlet.emit.project import Project
 from gradlet.engines.device import build_steps, require_device
 from gradlet.engines.host import initial_values, shown
 from gradlet.engines.model import Cost, Run
@@ -25,6 +25,8 @@ from gradlet.engines.sanitizer import Sanitizer
 from gradlet.errors import GradletError
 from gradlet.graph import Array
 from gradlet.plan.model import REGIONS, Plan
+from gradlet.plan.parts import parts
+from gradlet.plan.walk import entries
 from gradlet.sim import DEFAULT_MAX_CYCLES, Machine, SimConfig, SimError, Symbols, explain
 from gradlet.sim.binding import STALLS, STATUS_BREAK, STATUS_DRAIN
 
@@ -121,8 +123,15 @@ class Session:
         self.before = self.place("gl_before_step")
         self.after = self.place("gl_after_step")
         self.begin = self.place(f"{plan.prefix}_train_step")
-        self.entries = [self.place(call.kernel.symbol(plan.prefix)) for call in plan.calls]
-        for address in {self.before, self.after, self.begin, *self.entries}:
+        self.tiles = self.place("gl_tiles_run") if plan.tilings else 0
+        self.entered = [list(entries(call)) for call in plan.calls]
+        self.kernels = {
+            kernel: self.place(kernel.symbol(plan.prefix))
+            for call in plan.calls
+            for kernel in call.kernels
+        }
+        pauses = {self.before, self.after, self.begin, self.tiles, *self.kernels.values()}
+        for address in pauses - {0}:
             self.machine.break_at(address)
         self.sanitizer = Sanitizer(plan, self.machine, self.symbols) if sanitize else None
 
@@ -159,32 +168,45 @@ class Session:
 
     def step(self, *, update: bool, record: bool) -> int:
         """One call of train_step, up to where the next one is fed; returns its cycles."""
-        members = parts(self.plan)
+        members = parts(self.plan.graph, self.plan.calls)
         sequence = [
             index
             for name, indices in members.items()
             for index in indices
             if name != "update" or update
-            for _ in range(self.plan.calls[index].repeat)
         ]
         self.reach(self.begin)
         begin = self.machine.cycles
         for index, following in pairwise([None, *sequence, None]):
-            self.reach(self.after if following is None else self.entries[following])
-            if following == index:
-                self._repeated()
-                continue
+            if index is not None:
+                self._run(index, answers=index == sequence[-1])
+            entry = None if following is None else self._entry(following)
+            self.reach(self.after if entry is None else entry)
             if index is not None and record:
                 self._record(index)
             self._count(following)
-            if self.sanitizer and following is not None:
-                self.sanitizer.enter(following, answers=following == sequence[-1])
         spent = self.machine.cycles - begin
         self.loss = float(self.get(self.plan.graph.loss).reshape(-1)[0])
         if self.sanitizer:
             self.sanitizer.leave()
         self.reach(self.before)
         return spent
+
+    def _entry(self, index: int) -> int:
+        """Where a call begins: with its first tile's copies, or in its kernel."""
+        call = self.plan.calls[index]
+        return self.tiles if call.tiling else self.kernels[call.kernel]
+
+    def _run(self, index: int, *, answers: bool) -> None:
+        """From the beginning of a call into its last kernel."""
+        tiled = self.plan.calls[index].tiling is not None
+        if self.sanitizer:
+            self.sanitizer.enter(index, answers=answers)
+        for number, entry in enumerate(self.entered[index]):
+            if tiled or number > 0:
+                self.reach(self.kernels[entry.kernel])
+            if self.sanitizer and (tiled or number > 0):
+                self.sanitizer.next_kernel(entry)
 
     def reach(self, address: int) -> None:
         """Run until the first core gets to the next milestone, which must be at this address."""
@@ -207,11 +229,6 @@ class Session:
         for name in shown(self.plan, self.plan.calls[index].outputs):
             self.tensors[name] = self.get(name)
 
-    def _repeated(self) -> None:
-        """The same call once more, after a barrier."""
-        if self.sanitizer:
-            self.sanitizer.new_phase()
-
     def start_counting(self) -> None:
         self.costs = [Counter() for _ in self.plan.calls]
         self.at_start = self._counters()
@@ -219,6 +236,8 @@ class Session:
     def _count(self, following: int | None) -> None:
         """Close the account of the call that has run, open that of the next."""
         now, counters = self.machine.cycles, total(self._counters())
+        copying = self.machine.dma_counters()
+        counters.update({"transfers": copying.busy, "waiting": copying.waited})
         if self.counting is not None:
             index, since, before = self.counting
             self.costs[index].update({"cycles": now - since})
@@ -247,4 +266,5 @@ def total(counters: list[Counter[str]]) -> Counter[str]:
 
 
 def cost(count: Counter[str], cycles: int) -> Cost:
-    return Cost(cycles, count["instructions"], {name: count[name] for name in STALLS})
+    stalls = {name: count[name] for name in STALLS}
+    return Cost(cycles, count["instructions"], stalls, count["transfers"], count["waiting"])

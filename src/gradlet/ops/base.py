@@ -15,6 +15,7 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Node, Shape, Site, Tensor
+from gradlet.ops.tiling import Box, Ranges, boxes, shrunk
 
 
 class ShapeError(GradletError):
@@ -53,7 +54,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Axis:
-    """One loop of a node. A reduction's tiles must be added up in order; others are free.
+    """One loop of a node. The results of a reduction's tiles are added up, in order, and make the
+    result of the node; others are free.
 
     An operand without a span along the axis is needed whole for every tile of it.
     """
@@ -101,6 +103,8 @@ class Op(ABC):
     overwriter  which output that is, if not the first
     view        the output is the first input's bytes under another shape
     stops       no gradient passes
+    adds_once   optional operands that are added to the result: of the tiles of a reduction, only
+                the first has them
     layouts     orders of the dimensions in memory that it takes, where it matters
     torch_source  functions that the PyTorch spelling calls
 
@@ -117,6 +121,7 @@ class Op(ABC):
     torch_source: ClassVar[str] = ""
     view: ClassVar[bool] = False
     stops: ClassVar[bool] = False
+    adds_once: ClassVar[tuple[str, ...]] = ()
     layouts: ClassVar[tuple[str, ...]] = ("any",)
 
     @abstractmethod
@@ -155,6 +160,25 @@ class Op(ABC):
     @abstractmethod
     def axes(self, site: Site) -> tuple[Axis, ...]: ...
 
+    def tile(self, site: Site, ranges: Ranges) -> Site | None:
+        """The node that computes some steps of some axes from parts of the operands, by the same
+        kernel; None if no node of this op does."""
+        parts = boxes(site, self, ranges)
+        attrs = self.tile_attrs(site, parts)
+        if attrs is None:
+            return None
+        tile = shrunk(site, self, parts, attrs)
+        try:  # whatever the op would refuse anywhere else is no tile
+            shapes = self.shape(attrs, *(tensor.shape for tensor in tile.ins))
+        except ShapeError:
+            return None
+        return tile if shapes == tuple(tensor.shape for tensor in tile.outs) else None
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        """Attributes of the node over these parts of the operands, if there is one: all that
+        depends on sizes, on borders or on places in the whole has to be put right."""
+        return site.attrs
+
     @abstractmethod
     def lower(self, site: Site) -> Lowering: ...
 
@@ -191,6 +215,15 @@ class Op(ABC):
             index = slots.index(name)
             return site.ins[index] if index < len(site.ins) else None
         return site.outs[[slot.rstrip("?") for slot in self.outputs].index(name)]
+
+    def slots(self, site: Site) -> list[tuple[str, Tensor]]:
+        """Inputs, then outputs, as far as they are there, by the names of their slots."""
+        pairs = [(self.inputs, site.ins), (self.outputs, site.outs)]
+        return [
+            (slot.rstrip("?"), tensor)
+            for names, tensors in pairs
+            for slot, tensor in zip(names, tensors, strict=False)
+        ]
 
 
 OPS: dict[str, Op] = {}

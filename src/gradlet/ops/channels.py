@@ -7,13 +7,16 @@ takes and gives its maps, and weights of the form [O, C, KH, KW], with dimension
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from gradlet.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import Axis, Lowering, Op
+from gradlet.ops.tiling import Box
 
 LAYOUTS = ("chw", "hwc")
+Each = TypeVar("Each")
 
 
 def channels_last(attrs: Attrs) -> bool:
@@ -35,7 +38,7 @@ def all_but_channels(attrs: Attrs, shape: Shape) -> tuple[int, ...]:
     return tuple(dim for dim in range(len(shape)) if dim != kept)
 
 
-def _first(shape: Shape) -> Shape:
+def _first(shape: tuple[Each, ...]) -> tuple[Each, ...]:
     return (shape[0], shape[-1], *shape[1:-1]) if len(shape) > 1 else shape
 
 
@@ -63,6 +66,9 @@ class MapOp(Op):
 
     def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         return super().torch(attrs, *ins)
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return super().tile_attrs(site, parts)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if not channels_last(attrs):
@@ -94,6 +100,12 @@ class MapOp(Op):
             replace(axis, spans=tuple(replace(s, dim=moved(s.operand, s.dim)) for s in axis.spans))
             for axis in axes
         )
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        if channels_last(site.attrs):
+            moved = {slot: _first(box) for slot, box in parts.items() if slot in self.maps}
+            parts = {**parts, **moved}
+        return self.chw_tile_attrs(self.chw_site(site), parts)
 
     def lower(self, site: Site) -> Lowering:
         lowering = self.chw_lower(self.chw_site(site))

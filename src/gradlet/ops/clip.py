@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from gradlet.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Work, register
-from gradlet.ops.pointwise import same_index_axes
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.pointwise import row_major, same_index_axes
+from gradlet.ops.tiling import Box
 
 PARTS = 16
-"""Partial sums of a norm: cores share them, and their number fixes the order of the sum."""
+"""Partial sums of a norm, each of every 16th element: cores share them, their number fixes the
+order of the sum, and neighbours of the elements, wherever they begin, know their parts."""
 
 
 @register
@@ -33,15 +37,17 @@ class ClipValue(Op):
         return same_index_axes(site.outs[0].shape, ("g", "y"))
 
     def lower(self, site: Site) -> Lowering:
-        return Lowering("clip", "value", {"count": site.outs[0].elements})
+        return Lowering("clip", "value", {"count": site.outs[0].elements, "begin": 0})
 
 
 @register
 class ClipSquares(Op):
-    """Sums of squares of blocks of one gradient, on top of those of the gradients before."""
+    """Sums of squares of the elements of one gradient, on top of those of the gradients before;
+    the first element belongs to the part `begin`."""
 
     name = "clip_squares"
     inputs = ("g", "before?")
+    adds_once = ("before",)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if len(ins) == 2 and ins[1] != (PARTS,):
@@ -49,21 +55,34 @@ class ClipSquares(Op):
         return ((PARTS,),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        flat = ins[0].reshape(-1)
-        block = -(-flat.size // PARTS)
-        padded = np.zeros(PARTS * block, flat.dtype)
-        padded[: flat.size] = flat
-        parts = (padded.reshape(PARTS, block) ** 2).sum(axis=1)
+        flat, begin = ins[0].reshape(-1), _begin(attrs)
+        padded = np.zeros(-(-(begin + flat.size) // PARTS) * PARTS, flat.dtype)
+        padded[begin : begin + flat.size] = flat
+        parts = (padded.reshape(-1, PARTS) ** 2).sum(axis=0)
         return (parts + ins[1] if len(ins) == 2 else parts,)
 
     def work(self, site: Site) -> Work:
         return Work(site.ins[0].elements, site.moved_bytes)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
+        """The outermost dimension, as its parts are whole lines of neighbours."""
+        for dim, extent in enumerate(site.ins[0].shape):
+            if extent > 1:
+                return (Axis(f"dim{dim}", extent, (Span("g", dim),), reduction=True),)
         return ()
 
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        strides = row_major(site.ins[0].shape)
+        first = sum(low * step for (low, _), step in zip(parts["g"], strides, strict=True))
+        return {"begin": (_begin(site.attrs) + first) % PARTS}
+
     def lower(self, site: Site) -> Lowering:
-        return Lowering("clip", "squares", {"count": site.ins[0].elements})
+        sizes = {"count": site.ins[0].elements, "begin": _begin(site.attrs)}
+        return Lowering("clip", "squares", sizes)
+
+
+def _begin(attrs: Attrs) -> int:
+    return integer(attrs, "begin") if "begin" in attrs else 0
 
 
 @register
@@ -87,7 +106,7 @@ class ClipFactor(Op):
         return ()
 
     def lower(self, site: Site) -> Lowering:
-        return Lowering("clip", "factor", {"count": PARTS})
+        return Lowering("clip", "factor", {"count": PARTS, "begin": 0})
 
 
 @register
@@ -106,4 +125,4 @@ class ClipScale(Op):
         return same_index_axes(site.outs[0].shape, ("g", "y"))
 
     def lower(self, site: Site) -> Lowering:
-        return Lowering("clip", "scale", {"count": site.outs[0].elements})
+        return Lowering("clip", "scale", {"count": site.outs[0].elements, "begin": 0})

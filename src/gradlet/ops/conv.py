@@ -8,32 +8,33 @@ maps are [N, H, W, C] and weights [O, KH, KW, C/groups].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from gradlet.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
     Lowering,
     ShapeError,
     Span,
     Work,
-    from_onnx,
-    from_toml,
-    from_torch,
     integer,
     ints,
-    pair,
     register,
 )
 from gradlet.ops.channels import MapOp, all_but_channels, channels_last, spatial
-from gradlet.ops.line import as_planes, batched, lifted, planes, without_height, without_rows
-from gradlet.ops.window import Sides, onnx_padding, same_padding, toml_padding, window
+from gradlet.ops.line import (
+    as_planes,
+    lifted,
+    plane_box,
+    planes,
+    without_height,
+    without_rows,
+)
+from gradlet.ops.tiling import Box, tile_shape
+from gradlet.ops.window import Sides, window
 
 
 def _grouped(attrs: Attrs) -> int:
@@ -68,11 +69,28 @@ def _group_axis(groups: int, operands: dict[str, tuple[int, int]]) -> Axis:
     return Axis("groups", groups, tuple(spans))
 
 
+def _tiled(attrs: Attrs, sides: Sides | None, channels: int, part: Box) -> Attrs | None:
+    """The attributes with this padding, for as many groups as there are in a part of the channels
+    of the output."""
+    if sides is None:
+        return None
+    padding = sides if len(ints(attrs, "stride")) == 2 else sides[1::2]
+    begin, end = part[1]
+    groups = (end - begin) * _grouped(attrs) // channels if _grouped(attrs) > 1 else 1
+    return {**attrs, "padding": padding, "groups": groups}
+
+
+def _forward_padding(attrs: Attrs, kernel: Shape, x: Box, y: Box, size: Shape) -> Sides | None:
+    slide = window(lifted(attrs), planes(kernel)[2:])
+    return slide.forward_tile(plane_box(x), plane_box(y), planes(size)[2:])
+
+
 @register
 class Conv2d(MapOp):
     name = "conv2d"
     inputs = ("x", "w", "b?")
     maps = ("x", "w", "y")
+    adds_once = ("b",)
     linear = True
 
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
@@ -147,6 +165,11 @@ class Conv2d(MapOp):
         axes.append(Axis("in_channels", x[1], in_spans, reduction=True))
         return without_rows(axes, site.attrs)
 
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
+        sides = _forward_padding(site.attrs, w, parts["x"], parts["y"], x)
+        return _tiled(site.attrs, sides, y[1], parts["y"])
+
     def chw_lower(self, site: Site) -> Lowering:
         x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         return Lowering("conv2d", "forward", conv_sizes(site.attrs, x, w, y))
@@ -210,6 +233,13 @@ class Conv2dInputGrad(MapOp):
         axes.append(Axis("in_channels", dx[1], (Span("w", 1), Span(made, 1))))
         axes.append(Axis("out_channels", dy[1], (Span(given, 1), Span("w", 0)), reduction=True))
         return without_rows(axes, site.attrs)
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        given, made = parts[self.inputs[0]], parts[self.outputs[0]]
+        slide = window(lifted(site.attrs), planes(site.ins[1].shape)[2:])
+        sides = slide.backward_tile(plane_box(given), plane_box(made))
+        attrs = _tiled(site.attrs, sides, site.ins[0].shape[1], given)
+        return attrs and {**attrs, "size": tile_shape(made)[2:]}
 
     def chw_lower(self, site: Site) -> Lowering:
         dy, w, dx = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
@@ -277,113 +307,11 @@ class Conv2dWeightGrad(MapOp):
         axes.append(Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))))
         return without_rows(axes, site.attrs)
 
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
+        sides = _forward_padding(site.attrs, dw, parts["x"], parts["dy"], x)
+        return _tiled(site.attrs, sides, dy[1], parts["dy"])
+
     def chw_lower(self, site: Site) -> Lowering:
         dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         return Lowering("conv2d", "weight_grad", conv_sizes(site.attrs, x, dw, dy))
-
-
-def _fold_padding(imp: Importer, x: str, sides: Sides) -> tuple[str, Sides]:
-    """Take zeros that were put around the planes before into the convolution's own padding."""
-    node = imp.producer(x)
-    if node is None or node.op != "pad" or len(imp.shape(x)) != 4:
-        return x, sides
-    inner = imp.shape(node.inputs[0])
-    start, step = ints(node.attrs, "start"), ints(node.attrs, "step")
-    if inner[:2] != imp.shape(x)[:2] or step != (1, 1, 1, 1):
-        return x, sides
-    end = [n - a - m for n, a, m in zip(imp.shape(x), start, inner, strict=True)]
-    top, left, bottom, right = sides
-    around = (top + start[2], left + start[3], bottom + end[2], right + end[3])
-    return node.inputs[0], around
-
-
-def _attrs(stride: Any, padding: tuple[int, ...], dilation: Any, groups: int) -> Attrs:
-    return {
-        "stride": pair(stride),
-        "padding": padding,
-        "dilation": pair(dilation),
-        "groups": int(groups),
-    }
-
-
-@from_torch("aten.conv1d.default", "aten.conv1d.padding")
-def _torch_conv1d(imp: Importer, call: Call) -> str:
-    x, weight, bias, stride, padding, dilation, groups = call.args[:7]
-    operands = [imp.tensor(x), *(imp.param(v) for v in (weight, bias) if v is not None)]
-    shape, kernel = imp.shape(operands[0]), imp.shape(operands[1])[2]
-    (step,), (spread,) = stride, dilation
-    if padding == "same":
-        sides = same_padding((1, shape[-1]), (1, kernel), (1, 1), (1, spread))[1::2]
-    else:
-        sides = (0, 0) if padding == "valid" else (int(padding[0]),) * 2
-    attrs: Attrs = {
-        "stride": (step,),
-        "padding": sides,
-        "dilation": (spread,),
-        "groups": int(groups),
-    }
-    return batched(imp, "conv2d", operands, attrs, 3)
-
-
-@from_torch("aten.conv2d.default", "aten.conv2d.padding")
-def _torch_conv2d(imp: Importer, call: Call) -> str:
-    x, weight, bias, stride, padding, dilation, groups = call.args[:7]
-    operands = [imp.tensor(x), *(imp.param(v) for v in (weight, bias) if v is not None)]
-    shape, kernel = imp.shape(operands[0]), imp.shape(operands[1])[2:]
-    if padding == "same":
-        sides = same_padding(shape[-2:], kernel, (1, 1), pair(dilation))
-    else:
-        sides = pair(0 if padding == "valid" else padding) * 2
-    operands[0], sides = _fold_padding(imp, operands[0], sides)
-    return batched(imp, "conv2d", operands, _attrs(stride, sides, dilation, groups), 4)
-
-
-def onnx_line(imp: Importer, call: Call, operands: list[str]) -> Attrs:
-    """Attributes of a convolution over one dimension, from those that it has in ONNX."""
-    stride, dilation = (call.attrs.get(k, [1]) for k in ("strides", "dilations"))
-    start, end = call.attrs.get("pads", [0, 0])
-    wide = {**call.attrs, "strides": [1, *stride], "dilations": [1, *dilation]}
-    wide["pads"] = [0, start, 0, end]
-    lines = [(1, *imp.shape(operand)[2:]) for operand in operands[:2]]
-    _, left, _, right = onnx_padding(imp, Call(call.target, call.args, wide), *lines)
-    return {
-        "stride": tuple(stride),
-        "padding": (left, right),
-        "dilation": tuple(dilation),
-        "groups": int(call.attrs.get("group", 1)),
-    }
-
-
-@from_onnx("Conv")
-def _onnx_conv(imp: Importer, call: Call) -> str:
-    operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
-    if call.arg(2) is not None:
-        operands.append(imp.param(call.args[2]))
-    rank = len(imp.shape(operands[0]))
-    if rank == 3:
-        return imp.add("conv2d", operands, onnx_line(imp, call, operands))
-    if rank != 4:
-        raise imp.unsupported("convolution over other than one or two spatial dimensions")
-    kernel = imp.shape(operands[1])[2:]
-    sides = onnx_padding(imp, call, imp.shape(operands[0])[2:], kernel)
-    operands[0], sides = _fold_padding(imp, operands[0], sides)
-    stride, dilation = call.attrs.get("strides", [1, 1]), call.attrs.get("dilations", [1, 1])
-    attrs = _attrs(stride, sides, dilation, call.attrs.get("group", 1))
-    return imp.add("conv2d", operands, attrs)
-
-
-@from_toml("conv2d")
-def _toml_conv2d(imp: Importer, call: Call) -> str:
-    x = call.args[0]
-    channels = imp.shape(x)[1]
-    groups = int(call.attrs.get("groups", 1))
-    out, kernel = int(call.need("out")), pair(call.need("kernel"))
-    if groups < 1 or channels % groups:
-        raise imp.unsupported(f"{channels} channels in {groups} groups")
-    fan_in = channels // groups * kernel[0] * kernel[1]
-    operands = [x, imp.param(("weight", (out, channels // groups, *kernel), fan_in))]
-    if call.attrs.get("bias", True):
-        operands.append(imp.param(("bias", (out,), fan_in)))
-    sides = toml_padding(call.attrs.get("padding", 0))
-    stride, dilation = call.attrs.get("stride", 1), call.attrs.get("dilation", 1)
-    return imp.add("conv2d", operands, _attrs(stride, sides, dilation, groups))

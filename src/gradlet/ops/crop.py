@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from gradlet.ops.base import (
 )
 from gradlet.ops.flip import flipped
 from gradlet.ops.pointwise import merge, padded, row_major
+from gradlet.ops.tiling import Box, tile_shape
 
 
 def _index(attrs: Attrs, size: Shape) -> tuple[slice, ...]:
@@ -41,6 +42,14 @@ def _check_inside(attrs: Attrs, small: Shape, large: Shape) -> None:
     for a, s, n, total in zip(starts, steps, small, large, strict=True):
         if a < 0 or s < 1 or n < 1 or a + (n - 1) * s >= total:
             raise ShapeError(f"{n} elements from {a} in steps of {s} are not inside {total}")
+
+
+def _tiled(attrs: Attrs, *, small: Box, large: Box, size: Box) -> Attrs:
+    """Where a part of the small tensor lies in a part of the large one."""
+    starts, steps = ints(attrs, "start"), ints(attrs, "step")
+    places = zip(starts, steps, small, large, strict=True)
+    start = tuple(a + inner[0] * s - outer[0] for a, s, inner, outer in places)
+    return {**attrs, "start": start, "size": tile_shape(size)}
 
 
 @register
@@ -70,6 +79,9 @@ class Slice(Op):
             Axis(f"dim{dim}", n, (Span("x", dim, steps[dim], starts[dim]), Span("y", dim)))
             for dim, n in enumerate(site.outs[0].shape)
         )
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return _tiled(site.attrs, small=parts["y"], large=parts["x"], size=parts["y"])
 
     def lower(self, site: Site) -> Lowering:
         strides = row_major(site.ins[0].shape)
@@ -133,6 +145,10 @@ class Pad(Op):
             elif small == 1:
                 axes.append(Axis(f"dim{dim}", large, (Span("y", dim),)))
         return tuple(axes)
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        """A part with nothing of the operand has no place for it: the shape is refused."""
+        return _tiled(site.attrs, small=parts["x"], large=parts["y"], size=parts["y"])
 
     def lower(self, site: Site) -> Lowering:
         shape = site.ins[0].shape

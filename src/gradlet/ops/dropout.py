@@ -6,7 +6,7 @@ All of the hash is 32-bit arithmetic, the same in C, in numpy and in PyTorch's o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.pointwise import merge, padded, row_major, same_index_axes
+from gradlet.ops.tiling import Box, tile_shape
 
 STATE = "dropout_state"
 SEED, STEP, ACTIVE = range(3)
@@ -46,22 +47,45 @@ def _mixed(value: Array) -> Array:
 
 
 def kept(attrs: Attrs, state: Array, count: int) -> Array:
-    """Which of the elements stay, as booleans."""
+    """Which of the first elements stay, as booleans."""
+    return _kept_at(attrs, state, np.arange(count))
+
+
+def _kept_at(attrs: Attrs, state: Array, places: Array) -> Array:
     seed, step = (np.asarray(state[i], np.int64).astype(np.uint64) for i in (SEED, STEP))
     salt = np.uint64(integer(attrs, "salt"))
     key = _mixed(_mixed(_mixed(seed) + salt) + step)
-    place = np.arange(count, dtype=np.uint64) // np.uint64(integer(attrs, "group"))
-    hashed = _mixed(key + place * np.uint64(STRIDE))
+    group = places.astype(np.uint64) // np.uint64(integer(attrs, "group"))
+    hashed = _mixed(key + group * np.uint64(STRIDE))
     stay: Array = (hashed >> np.uint64(32 - BITS)) >= np.uint64(_threshold(attrs))
     return stay
 
 
+def _ordered(attrs: Attrs) -> bool:
+    return "order" in attrs or "steps" in attrs
+
+
+def _lies(attrs: Attrs, shape: Shape) -> tuple[Shape, tuple[int, ...], int]:
+    """How elements as they lie have their places in the model's order: the extents under which
+    they lie, the steps of the places along these, and the place of the first."""
+    begin = integer(attrs, "begin") if "begin" in attrs else 0
+    if "steps" in attrs:
+        return ints(attrs, "extents"), ints(attrs, "steps"), begin
+    if "order" not in attrs:
+        return shape, row_major(shape), begin
+    view, order = ints(attrs, "view"), ints(attrs, "order")
+    strides = row_major(view)
+    return tuple(view[dim] for dim in order), tuple(strides[dim] for dim in order), 0
+
+
 def _kept_as_it_lies(attrs: Attrs, state: Array, shape: Shape) -> Array:
     """The mask of the model's order of elements, for a tensor that lies in another."""
-    stay = kept(attrs, state, int(np.prod(shape, dtype=int)))
-    if "order" in attrs:
-        stay = stay.reshape(ints(attrs, "view")).transpose(ints(attrs, "order"))
-    return stay.reshape(shape)
+    extents, steps, begin = _lies(attrs, shape)
+    places = begin + sum(
+        (index * step for index, step in zip(np.indices(extents), steps, strict=True)),
+        np.zeros(extents, int),
+    )
+    return _kept_at(attrs, state, places).reshape(shape)
 
 
 def _threshold(attrs: Attrs) -> int:
@@ -79,7 +103,8 @@ class Dropout(Op):
     """x / (1 - p), or 0 with probability p; `group` neighbours share their fate.
 
     A tensor that does not lie as the model has it, but viewed as `view` and permuted by `order`,
-    loses the same elements.
+    loses the same elements. So does a part, whose elements have their places from `begin` on, one
+    after the other, or in `steps` along `extents`.
     """
 
     name = "dropout"
@@ -125,30 +150,41 @@ def _dropout(x, state, salt, group, threshold, scale, view, order):
         return 2  # the scale is rounded as well
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
+        shape = site.outs[0].shape
+        axes = same_index_axes(shape, ("x", "y"))
+        extents, _, _ = _lies(site.attrs, shape)
+        if extents == shape:
+            return axes
+        return axes[:1] if extents[:1] == shape[:1] else ()
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        (extents, steps, begin), box = _lies(site.attrs, site.ins[0].shape), parts["x"]
+        if extents != site.ins[0].shape:  # a view: the axis is the dimension that both have
+            box = (box[0], *((0, n) for n in extents[1:]))
+        begin += sum(low * step for (low, _), step in zip(box, steps, strict=True))
+        kept = {name: site.attrs[name] for name in ("p", "group", "salt")}
+        if _ordered(site.attrs):
+            return {**kept, "extents": tile_shape(box), "steps": steps, "begin": begin}
+        _, (apart,) = merge(tile_shape(box), [steps])
+        neighbours = apart in ((), (1,))  # all others would take another kernel than the whole
+        return {**kept, "begin": begin} if neighbours else None
 
     def lower(self, site: Site) -> Lowering:
         sizes: dict[str, Size] = {"count": site.outs[0].elements}
         sizes |= {"group": integer(site.attrs, "group")}
         sizes |= {"salt": integer(site.attrs, "salt"), "threshold": _threshold(site.attrs)}
-        view, order = _order(site.attrs)
-        strides = row_major(view) if order else ()
-        extents, (steps,) = merge(
-            tuple(view[dim] for dim in order), [tuple(strides[dim] for dim in order)]
-        )
-        sizes |= {"extent": padded(extents, 1), "step": padded(steps, 0)}
-        mode = "apply_ordered" if order else "apply"
+        shape, along, begin = _lies(site.attrs, site.outs[0].shape)
+        extents, (steps,) = merge(shape, [along])
+        sizes |= {"extent": padded(extents, 1), "step": padded(steps, 0), "begin": begin}
+        mode = "apply_ordered" if _ordered(site.attrs) else "apply"
         return Lowering("dropout", mode, {**sizes, "scale": _scale(site.attrs)})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         numbers: list[object] = [integer(attrs, "salt"), integer(attrs, "group"), _threshold(attrs)]
-        view, order = _order(attrs) if "order" in attrs else ((-1,), (0,))
+        view: object = attrs.get("view", (-1,))
+        order: object = attrs.get("order", (0,))
         numbers = [*numbers, repr(_scale(attrs)), view, order]
         return f"_dropout({', '.join(ins)}, {', '.join(map(str, numbers))})"
-
-
-def _order(attrs: Attrs) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return (ints(attrs, "view"), ints(attrs, "order")) if "order" in attrs else ((), ())
 
 
 @register
@@ -183,7 +219,7 @@ class DropoutStep(Op):
         return f"({ins[0]} + torch.tensor([0, 1, 0])).int()"
 
 
-_SIZES = ("count", "group", "salt", "threshold")
+_SIZES = ("count", "group", "salt", "threshold", "begin")
 
 
 def drop(imp: Importer, x: str, p: float, group: int = 1) -> str:

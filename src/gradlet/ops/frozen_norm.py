@@ -88,7 +88,7 @@ class FrozenNorm(MapOp):
         return Work(site.outs[0].elements, site.moved_bytes, 4 * site.outs[0].elements)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
-        return _axes(site.ins[0].shape, ("x", "y"), ("mean", "var", "w", "b"))
+        return _axes(site.ins[0].shape, ("x", "y"), ("mean", "var", "w", "b")[: len(site.ins) - 1])
 
     def chw_lower(self, site: Site) -> Lowering:
         return Lowering("frozen_norm", "forward", _sizes(site.attrs, site.ins[0].shape))
@@ -127,7 +127,7 @@ class FrozenNormGrad(MapOp):
         return Work(0, site.moved_bytes, 4 * site.outs[0].elements)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
-        return _axes(site.ins[0].shape, ("dy", "dx"), ("var", "w"))
+        return _axes(site.ins[0].shape, ("dy", "dx"), ("var", "w")[: len(site.ins) - 1])
 
     def chw_lower(self, site: Site) -> Lowering:
         return Lowering("frozen_norm", "input_grad", _sizes(site.attrs, site.ins[0].shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,8 @@ class GatherGrad(Op):
         return 1 + site.ins[1].elements  # all indices may be one
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return _axes(site, site.outs[0].shape, "dw", "dy")[len(site.ins[1].shape) :]
+        axes, places = _axes(site, site.outs[0].shape, "dw", "dy"), len(site.ins[1].shape)
+        return (*(replace(axis, reduction=True) for axis in axes[:places]), *axes[places:])
 
     def lower(self, site: Site) -> Lowering:
         table, index = site.outs[0], site.ins[1]

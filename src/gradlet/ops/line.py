@@ -7,11 +7,16 @@ from dataclasses import replace
 
 from gradlet.graph import Array, Attrs, Shape
 from gradlet.ops.base import Axis, Importer, ints
+from gradlet.ops.tiling import Box
 
 
 def planes(shape: Shape) -> Shape:
     """The shape of a map or a weight with a height, which is 1 if it has none."""
     return shape if len(shape) == 4 else (*shape[:2], 1, *shape[2:])
+
+
+def plane_box(box: Box) -> Box:
+    return box if len(box) == 4 else (*box[:2], (0, 1), *box[2:])
 
 
 def lifted(attrs: Attrs) -> Attrs:

@@ -7,6 +7,7 @@ A mean is over the weights of the labels that count.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -65,6 +66,20 @@ class _Labelled(Op):
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, site.ins[0].elements)
 
+    def label_axes(self, site: Site, *more: Span) -> tuple[Axis, ...]:
+        """Each label by itself in a sum; a mean is over labels and weights that are not known
+        before all of them have been seen. `more` goes along as the logits do."""
+        if _options(site.attrs)["reduction"] == "mean":
+            return ()
+        axes = []
+        for dim, extent in enumerate(site.ins[1].shape):
+            own = dim + (dim > 0)  # classes are dimension 1 of the logits
+            spans = (Span("logits", own), Span("labels", dim))
+            axes.append(
+                Axis(f"dim{own}", extent, (*spans, *(replace(span, dim=own) for span in more)))
+            )
+        return tuple(axes)
+
     def lower(self, site: Site) -> Lowering:
         attrs, shape = _options(site.attrs), site.ins[0].shape
         sizes = {
@@ -100,8 +115,7 @@ class _Loss(_Labelled):
         return {"logits": emit.add(f"{self.name}_grad", inputs, site.attrs)}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        batch = site.ins[0].shape[0]
-        return (Axis("batch", batch, (Span("logits", 0), Span("labels", 0)), reduction=True),)
+        return tuple(replace(axis, reduction=True) for axis in self.label_axes(site))
 
     def spelling(self, attrs: Attrs, ins: Sequence[str]) -> str:
         options = _options(attrs)
@@ -119,9 +133,7 @@ class _LossGrad(_Labelled):
         return (ins[0],)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        """Weights and ignored labels make each part depend on the labels of all the others."""
-        spans = (Span("logits", 0), Span("dlogits", 0))
-        return (Axis("batch", site.ins[0].shape[0], spans),)
+        return self.label_axes(site, Span("dlogits", 0))
 
 
 @register

@@ -58,6 +58,7 @@ def extents(layout: str, a: Shape, b: Shape) -> Extents:
 class Matmul(Op):
     name = "matmul"
     inputs = ("a", "b", "bias?")
+    adds_once = ("bias",)
     linear = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:

@@ -58,7 +58,9 @@ def _sizes(site: Site, x: Shape, weight: Shape) -> dict[str, int | float | tuple
     return {**sizes, "center": int(bool(site.attrs["center"])), "eps": eps}
 
 
-def _free_axes(site: Site, x: Shape, names: Sequence[str], weight: Shape) -> tuple[Axis, ...]:
+def _free_axes(
+    site: Site, x: Shape, names: Sequence[str], affine: Sequence[str], weight: Shape
+) -> tuple[Axis, ...]:
     """Dimensions outside the groups; weight and bias only have a part of theirs."""
     axes, lead = [], len(x) - len(weight)
     for dim, extent in enumerate(x):
@@ -66,7 +68,7 @@ def _free_axes(site: Site, x: Shape, names: Sequence[str], weight: Shape) -> tup
             continue
         spans = [Span(name, dim) for name in names]
         if dim >= lead and weight[dim - lead] == extent:
-            spans += [Span(name, dim - lead) for name in ("w", "b")]
+            spans += [Span(name, dim - lead) for name in affine]
         axes.append(Axis(f"dim{dim}", extent, tuple(spans)))
     return tuple(axes)
 
@@ -121,7 +123,9 @@ class Normalize(_Normalize):
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         weight = site.ins[1].shape if len(site.ins) > 1 else ()
-        return _free_axes(site, site.ins[0].shape, ("x", "y"), weight)
+        return _free_axes(
+            site, site.ins[0].shape, ("x", "y"), ("w", "b")[: len(site.ins) - 1], weight
+        )
 
     def lower(self, site: Site) -> Lowering:
         weight = site.ins[1].shape if len(site.ins) > 1 else ()
@@ -168,7 +172,7 @@ class NormalizeGrad(_Normalize):
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         weight = site.ins[2].shape if len(site.ins) > 2 else ()
-        return _free_axes(site, site.ins[1].shape, ("dy", "x", "dx"), weight)
+        return _free_axes(site, site.ins[1].shape, ("dy", "x", "dx"), ("w",), weight)
 
     def lower(self, site: Site) -> Lowering:
         weight = site.ins[2].shape if len(site.ins) > 2 else ()

@@ -7,7 +7,7 @@ reach beyond the padding; a mean never counts that. `divisor` replaces the count
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.channels import MapOp, spatial
+from gradlet.ops.tiling import Box, tile_shape
 from gradlet.ops.window import Window, window
 
 
@@ -77,6 +78,26 @@ def _forward_axes(site: Site) -> tuple[Axis, ...]:
     )
 
 
+def _forward_tile(site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    """The last windows of a part may reach into the padding, and beyond it."""
+    sides = _slide(site.attrs).forward_tile(parts["x"], parts["y"], site.ins[0].shape[2:])
+    if sides is None:
+        return None
+    top, left, below, beside = sides
+    bottom, right = (
+        min(reach, pad)
+        for reach, pad in zip(sides[2:], ints(site.attrs, "padding")[2:], strict=True)
+    )
+    beyond = (below - bottom, beside - right)
+    return {**site.attrs, "padding": (top, left, bottom, right), "ceil": beyond}
+
+
+def _gradient_tile(site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    """All that is around a part, be it padding or the rest of the plane, is padding to it."""
+    sides = _slide(site.attrs).backward_tile(parts["dy"], parts["dx"])
+    return None if sides is None else {**site.attrs, "padding": sides, "ceil": (0, 0)}
+
+
 def _taps_per_output(site: Site) -> int:
     kernel = ints(site.attrs, "kernel")
     return kernel[0] * kernel[1]
@@ -102,6 +123,9 @@ class MaxPool2d(MapOp):
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _forward_axes(site)
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return _forward_tile(site, parts)
 
     def chw_lower(self, site: Site) -> Lowering:
         return Lowering(
@@ -146,10 +170,21 @@ class MaxPool2dGrad(MapOp):
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         dx = site.outs[0].shape
-        return (
+        slide = _slide(site.attrs)
+        axes = [
             Axis("batch", dx[0], (Span("dy", 0), Span("x", 0), Span("dx", 0))),
             Axis("channels", dx[1], (Span("dy", 1), Span("x", 1), Span("dx", 1))),
-        )
+        ]
+        for axis, name in enumerate(("rows", "columns")):
+            step, dim = slide.stride[axis], 2 + axis
+            if slide.reach[axis] > step or slide.padding[axis]:
+                continue  # a winner may be an element that another part holds
+            blocks = (Span("x", dim, step, 0, step), Span("dx", dim, step, 0, step))
+            axes.append(Axis(name, -(-dx[dim] // step), (Span("dy", dim), *blocks)))
+        return tuple(axes)
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return _gradient_tile(site, parts)
 
     def chw_lower(self, site: Site) -> Lowering:
         return Lowering(
@@ -195,6 +230,9 @@ class AvgPool2d(MapOp):
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _forward_axes(site)
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return _forward_tile(site, parts)
 
     def chw_lower(self, site: Site) -> Lowering:
         return Lowering(
@@ -253,6 +291,19 @@ class AvgPool2dGrad(MapOp):
             slide.backward_axis(0, dx[2], "dy", "dx"),
             slide.backward_axis(1, dx[3], "dy", "dx"),
         )
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        """A part does not know which of its windows reach over the edge of the plane: their means
+        have to be over equally many elements."""
+        if tile_shape(parts["dx"])[2:] == site.outs[0].shape[2:]:
+            return site.attrs
+        attrs, (rows, columns) = _gradient_tile(site, parts), parts["dy"][2:]
+        counts = np.broadcast_to(
+            _divisors(site.attrs, *site.outs[0].shape[2:]), site.ins[0].shape[2:]
+        )[slice(*rows), slice(*columns)]
+        if attrs is None or (counts != counts[0, 0]).any():
+            return None
+        return {**attrs, "size": tile_shape(parts["dx"])[2:], "divisor": int(counts[0, 0])}
 
     def chw_lower(self, site: Site) -> Lowering:
         return Lowering(

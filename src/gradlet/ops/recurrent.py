@@ -217,11 +217,18 @@ class RecurrentWeightGrad(Op):
         return Work(site.ins[0].elements * site.ins[1].shape[-1], site.moved_bytes)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
+        """With `u`, rows and columns tell where the third gate begins, and have to be whole."""
         gates, hidden = site.outs[0].shape
-        u = (Span("u", 2),) if len(site.ins) == 4 else ()
-        columns = (Span("y", 2), Span("h0", 1), *u, Span("dw", 1))
-        rows = (Axis("rows", gates, (Span("dg", 2), Span("dw", 0))),) if not u else ()
-        return (*rows, Axis("columns", hidden, columns))
+        dim = 0 if site.attrs["batch_first"] else 1
+        held = len(site.ins) == 4
+        along = [Span(slot, dim) for slot in ("dg", "y", *(["u"] if held else []))]
+        size = site.ins[2].shape[0]
+        batch = Axis("batch", size, (*along, Span("h0", 0)), reduction=True)
+        if held:
+            return (batch,)
+        columns = (Span("y", 2), Span("h0", 1), Span("dw", 1))
+        rows = (Span("dg", 2), Span("dw", 0))
+        return (Axis("rows", gates, rows), Axis("columns", hidden, columns), batch)
 
     def lower(self, site: Site) -> Lowering:
         first = bool(site.attrs["batch_first"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from gradlet.ops.pointwise import (
     row_major,
 )
 from gradlet.ops.pool_import import global_average
+from gradlet.ops.tiling import Box, tile_shape
 
 
 def reduced_shape(attrs: Attrs, shape: Shape) -> Shape:
@@ -120,6 +121,9 @@ class Expand(Op):
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return broadcast_axes(site.outs[0].shape, {"x": site.ins[0].shape})
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return {"shape": tile_shape(parts["y"])}
 
     def lower(self, site: Site) -> Lowering:
         shape = site.outs[0].shape

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, register
+from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, integer, register
 from gradlet.ops.pointwise import same_index_axes
+from gradlet.ops.tiling import Box
 
 Formula = Callable[[Array, Array, Any], Array]
 """Of the output, the target, and delta, or the weights of positive targets."""
@@ -101,7 +102,10 @@ def _delta(attrs: Attrs) -> float:
 
 
 def _divisor(attrs: Attrs, count: int) -> int:
-    return count if attrs.get("reduction", "mean") == "mean" else 1
+    """What a mean is over: `count` elements, which a part has to be told."""
+    if attrs.get("reduction", "mean") != "mean":
+        return 1
+    return integer(attrs, "count") if "count" in attrs else count
 
 
 def _number(attrs: Attrs, weights: Sequence[Array]) -> Any:
@@ -111,11 +115,27 @@ def _number(attrs: Attrs, weights: Sequence[Array]) -> Any:
 class _Pointwise(Op):
     row: ClassVar[Loss]
 
+    def weights(self, site: Site) -> Tensor | None:
+        return self.operand(site, "pos_weight") if "pos_weight?" in self.inputs else None
+
+    def element_axes(self, site: Site, slots: Sequence[str]) -> tuple[Axis, ...]:
+        """One per dimension; weights of the last one go with it."""
+        if self.row.name == "berhu":  # the largest distance is that of all elements
+            return ()
+        shape, weights = site.ins[0].shape, self.weights(site)
+        axes = same_index_axes(shape, slots)
+        if weights is None or weights.shape != shape[-1:]:
+            return axes
+        return (*axes[:-1], replace(axes[-1], spans=(*axes[-1].spans, Span("pos_weight", 0))))
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return {**site.attrs, "count": _divisor(site.attrs, site.ins[0].elements)}
+
     def lower(self, site: Site) -> Lowering:
-        weights = self.operand(site, "pos_weight") if "pos_weight?" in self.inputs else None
+        weights = self.weights(site)
         sizes = {
             "count": site.ins[0].elements,
-            "mean": int(_divisor(site.attrs, 2) == 2),
+            "divisor": _divisor(site.attrs, site.ins[0].elements),
             "weights": weights.elements if weights else 1,
             "delta": _delta(site.attrs),
         }
@@ -157,10 +177,8 @@ class _Forward(_Pointwise):
         return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return tuple(
-            Axis(axis.name, axis.size, axis.spans, reduction=True)
-            for axis in same_index_axes(site.ins[0].shape, ("x", "target"))
-        )
+        axes = self.element_axes(site, ("x", "target"))
+        return tuple(replace(axis, reduction=True) for axis in axes)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         reduction = repr(attrs.get("reduction", "mean"))
@@ -186,9 +204,7 @@ class _Gradient(_Pointwise):
         return Work(0, site.moved_bytes, 4 * site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        if self.row.name == "berhu":  # the largest distance is that of all elements
-            return ()
-        return same_index_axes(site.outs[0].shape, ("x", "target", "dx"))
+        return self.element_axes(site, ("x", "target", "dx"))
 
 
 class _SigmoidGradient(_Gradient):

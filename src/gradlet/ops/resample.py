@@ -8,7 +8,7 @@ aligned) or mean (adaptive pooling).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from gradlet.ops.base import (
     Emitter,
     Importer,
     Lowering,
-    Op,
     ShapeError,
     Span,
     Work,
@@ -31,6 +30,7 @@ from gradlet.ops.base import (
 from gradlet.ops.channels import MapOp, spatial
 from gradlet.ops.line import batched
 from gradlet.ops.resize import Rule, resized
+from gradlet.ops.tiling import Box, tile_shape
 
 METHODS = ("nearest", "linear", "corners", "mean")
 
@@ -70,10 +70,23 @@ def _work(site: Site, x: Shape, y: Shape) -> Work:
     return Work(0, site.moved_bytes, each * int(np.prod(y)))
 
 
-def _axes(op: Op, site: Site) -> tuple[Axis, ...]:
-    names, shape = (op.inputs[0], op.outputs[0]), site.ins[0].shape
-    dims = enumerate(("batch", "channels"))
-    return tuple(Axis(axis, shape[d], tuple(Span(n, d) for n in names)) for d, axis in dims)
+def _axes(site: Site, given: str, made: str, x: Shape, y: Shape) -> tuple[Axis, ...]:
+    """Rows and columns are free where each makes, or is made of, a block of its own. x and y are
+    the shapes before and after, of operands that the gradient has in turn."""
+    axes = [
+        Axis(name, x[dim], (Span(given, dim), Span(made, dim)))
+        for dim, name in enumerate(("batch", "channels"))
+    ]
+    widens = {"nearest": True, "mean": False}.get(str(site.attrs["method"]))
+    for dim, name in ((2, "rows"), (3, "columns")):
+        steps, wide = (x[dim], y[dim]) if widens else (y[dim], x[dim])
+        if widens is not None and wide % steps == 0:
+            spans = [
+                Span(operand, dim, size // steps, 0, size // steps)
+                for operand, size in ((given, x[dim]), (made, y[dim]))
+            ]
+            axes.append(Axis(name, steps, tuple(spans)))
+    return tuple(axes)
 
 
 @register
@@ -105,7 +118,10 @@ class Resample2d(MapOp):
         return _work(site, site.ins[0].shape, site.outs[0].shape)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
-        return _axes(self, site)
+        return _axes(site, "x", "y", site.ins[0].shape, site.outs[0].shape)
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return {**site.attrs, "size": tile_shape(parts["y"])[2:]}
 
     def chw_lower(self, site: Site) -> Lowering:
         sizes = _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
@@ -142,7 +158,10 @@ class Resample2dGrad(MapOp):
         return _work(site, site.outs[0].shape, site.ins[0].shape)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
-        return _axes(self, site)
+        return _axes(site, "dx", "dy", site.outs[0].shape, site.ins[0].shape)
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return {**site.attrs, "size": tile_shape(parts["dx"])[2:]}
 
     def chw_lower(self, site: Site) -> Lowering:
         sizes = _sizes(site.attrs, site.outs[0].shape, site.ins[0].shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.pointwise import merge, padded, row_major
+from gradlet.ops.tiling import Box, tile_shape
 
 
 @register
@@ -59,6 +60,9 @@ class Reshape(Op):
         return tuple(
             Axis(f"dim{dim}", x[dim], (Span("x", dim), Span("y", dim))) for dim in range(shared)
         )
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        return {"shape": tile_shape(parts["y"])}
 
     def lower(self, site: Site) -> Lowering:
         return Lowering("permute", "copy", _permute_sizes((site.outs[0].elements,), (1,)))

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradlet.graph import Array, Attrs
 from gradlet.ops.base import Axis, Call, Importer, ShapeError, Span, ints, pair
+from gradlet.ops.tiling import Box
 
 Sides = tuple[int, int, int, int]
 """Top, left, bottom, right."""
@@ -77,6 +78,30 @@ class Window:
             Span(result, 2 + axis, stride, 0, stride),
         )
         return Axis(("rows", "columns")[axis], -(-extent // stride), spans)
+
+    def forward_tile(self, x: Box, y: Box, size: Sequence[int]) -> Sides | None:
+        """The padding of a part of the output, from a part of an input of this size; None where
+        windows lie beside the input, as no padding says that."""
+        before, after = [], []
+        for axis, (begin, end) in enumerate(y[2:]):
+            low = begin * self.stride[axis] - self.padding[axis]
+            high = (end - 1) * self.stride[axis] - self.padding[axis] + self.reach[axis]
+            if high <= 0 or low >= size[axis]:
+                return None
+            before.append(x[2 + axis][0] - low)
+            after.append(max(0, high - x[2 + axis][1]))
+        return (before[0], before[1], after[0], after[1])
+
+    def backward_tile(self, gradient: Box, result: Box) -> Sides | None:
+        """The padding of a part of the input's gradient, from a part of the output's; None where
+        it would be negative, as it may be if it is wider than the kernel."""
+        before, after = [], []
+        for axis, (begin, end) in enumerate(result[2:]):
+            low, high = gradient[2 + axis]
+            before.append(self.padding[axis] + begin - low * self.stride[axis])
+            last = (high - low - 1) * self.stride[axis] + self.reach[axis]
+            after.append(max(0, last - before[-1] - (end - begin)))
+        return (before[0], before[1], after[0], after[1]) if min(before) >= 0 else None
 
     def sizes(self) -> dict[str, int]:
         return {

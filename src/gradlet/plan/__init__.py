@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from gradlet.dtypes import DTYPES
 from gradlet.errors import DoesNotFit, GradletError
@@ -12,22 +13,59 @@ from gradlet.kernels import Kernel, candidates, scratch_elements
 from gradlet.ops import OPS
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.check import check_plan
-from gradlet.plan.model import NEAR, Buffer, Call, Plan
-from gradlet.plan.near import chosen_nearer
+from gradlet.plan.levels import assign_levels, far_storages
+from gradlet.plan.model import FAR, NEAR, Buffer, Call, Plan
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
+from gradlet.plan.tiler import Choice, Context, Tiler, Wish
 from gradlet.target import Memory, Target
+
+Piece = TypeVar("Piece", Request, Storage)
 
 __all__ = ["Buffer", "Call", "Plan", "check_plan", "plan"]
 
 
+BUFFERS = ("auto", "l1", "double", "single", "none")
+
+
 @dataclass(frozen=True)
 class Options:
-    """What may be switched off, mostly to show that it changes no result."""
+    """What may be chosen, or switched off to show that it changes no result.
+
+    buffers  auto: all in the nearest memory if it fits there, else tiles; l1: all there, or not at
+             all; double: tiles, the next one fetched while this one is computed; single: fetched
+             before it is; none: no tiles, everything is used where it lies
+    variants kernel variant by family, else the last that fits
+    wishes   how calls are to run, by name, as far as that fits
+    """
 
     fuse: bool = True
-    nearer: bool = True  # what is touched most in the nearest memory, if not all fits there
-    variants: Mapping[str, str] | None = None  # kernel variant by family, else the last that fits
+    buffers: str = "auto"
+    variants: Mapping[str, str] | None = None
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.buffers not in BUFFERS:
+            raise GradletError(f"buffers '{self.buffers}': one of {', '.join(BUFFERS)}")
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """Calls in order and what they need, before anything has an address."""
+
+    prefix: str
+    target: Target
+    graph: Graph
+    units: list[Unit]
+    calls: list[Call]
+    storages: dict[str, Storage]
+    requests: list[Request]
+    persistent: list[Storage]
+
+    def placed(self, memory: Memory) -> Plan:
+        """All in one memory."""
+        buffers = _buffers(self.requests, self.persistent, self.storages, memory)
+        return Plan(self.prefix, self.target, self.graph, tuple(self.calls), tuple(buffers))
 
 
 def plan(
@@ -38,59 +76,121 @@ def plan(
     options: Options | None = None,
     fit: bool = True,
 ) -> Plan:
-    """Order, kernels and addresses: all in the nearest memory that is large enough, and of what is
-    farther away the most used part nearer. Checked before it is returned. With fit=False a plan
-    that is too large for the target is returned as well, to be looked at."""
+    """Order, kernels, tiles and addresses: all in the nearest memory if it is large enough, else
+    far away and computed tile by tile. Checked before it is returned. With fit=False a plan that is
+    too large for the target is returned as well, to be looked at."""
     options = options or Options()
     if not prefix.isidentifier() or not prefix.isascii():
         raise GradletError(f"prefix '{prefix}' cannot begin a C name")
+    draft = _draft(graph, target, prefix, options)
+    result = None
+    for result in _plans(draft, options):
+        if all(map(result.fits, target.memories)):
+            check_plan(result)
+            return result
+    assert result is not None
+    if not fit:
+        return result
+    raise DoesNotFit(_too_large(result))
+
+
+def _draft(graph: Graph, target: Target, prefix: str, options: Options) -> _Draft:
     units = ordered_units(graph, fuse=options.fuse)
     computing = [unit for unit in units if not OPS[unit.nodes[0].op].view]
     calls = [_call(graph, target, unit, options) for unit in computing]
     storages = share_storage(graph, units, computing)
     requests, persistent = _requests(graph, target, calls, storages)
-    bound = lower_bound(requests) + sum(storage.bytes for storage in persistent)
-    plans = []
-    for memory in target.memories:
-        if bound > target.room(memory) and memory != target.memories[-1]:
-            continue
-        buffers = _buffers(requests, persistent, storages, memory)
-        plans.append(Plan(prefix, target, graph, tuple(calls), tuple(buffers), bound))
-        sizes = plans[-1].sizes_bytes if len(target.memories) > 1 else 0
-        if plans[-1].used + sizes <= target.room(memory):
-            result = plans[-1]
-            if options.nearer:
-                result = _nearer(result, requests, persistent, storages)
-            check_plan(result)
-            return result
-    if not fit:
-        return plans[-1]
-    raise DoesNotFit(_too_large(plans[-1]))
+    return _Draft(prefix, target, graph, computing, calls, storages, requests, persistent)
 
 
-def _nearer(
-    plan: Plan, requests: list[Request], persistent: list[Storage], storages: dict[str, Storage]
-) -> Plan:
-    """The same with what is touched most in the nearest memory, as much as fits there."""
-    near = plan.target.memories[0]
-    room = plan.target.room(near) - plan.sizes_bytes
-    if plan.level == near or room <= 0:
-        return plan
-    kept = chosen_nearer(plan, requests, persistent, room, near.align)
-    far_requests = [request for request in requests if request.name not in kept]
-    far_persistent = [storage for storage in persistent if storage.name not in kept]
-    near_requests = [request for request in requests if request.name in kept]
-    near_persistent = [storage for storage in persistent if storage.name in kept]
+def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
+    """Ways to use the memories, the fastest first."""
+    near, home, last = draft.target.memories[0], draft.target.home, draft.target.memories[-1]
+    if options.buffers in ("auto", "l1") or near == home:
+        least = lower_bound(draft.requests) + sum(s.bytes for s in draft.persistent)
+        if least <= draft.target.room(near) or near == home or options.buffers == "l1":
+            yield draft.placed(near)
+    if near == home or options.buffers == "l1":
+        return
+    whole = draft.placed(home)
+    if options.buffers != "none":
+        yield from _tiled(draft, whole, set(), options)
+        if last != home:
+            yield from _tiled(
+                draft, whole, far_storages(whole, draft.requests, draft.persistent), options
+            )
+    yield whole
+
+
+class _Recorder(Tiler):
+    """Remembers what it was asked."""
+
+    contexts: dict[str, Context]
+
+    def choose(self, context: Context) -> Choice:
+        self.contexts[context.call.name] = context
+        return super().choose(context)
+
+
+def contexts(
+    graph: Graph, target: Target, options: Options
+) -> tuple[Tiler, dict[str, Context]] | None:
+    """What there is to choose for each call of a network whose data lie far away, and who judges
+    it; None if all of them are near."""
+    draft = _draft(graph, target, "net", options)
+    for found in _plans(draft, options):
+        if all(map(found.fits, target.memories)):
+            if not found.tilings:
+                return None
+            far = {b.name for b in found.buffers if b.region.startswith(FAR)}
+            recorder = _tiler(draft, far, options, _Recorder)
+            recorder.contexts = {}
+            whole = draft.placed(target.home)
+            assign_levels(whole, draft.units, draft.requests, draft.persistent, recorder)
+            return recorder, recorder.contexts
+    return None
+
+
+TilerKind = TypeVar("TilerKind", bound=Tiler)
+
+
+def _tiler(draft: _Draft, far: set[str], options: Options, kind: type[TilerKind]) -> TilerKind:
+    storage_of = {tensor: s.name for s in draft.storages.values() for tensor in s.tensors}
+    return kind(
+        draft.graph,
+        draft.target,
+        storage_of,
+        far,
+        options.variants or {},
+        buffers=options.buffers,
+        wishes=options.wishes,
+    )
+
+
+def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Iterator[Plan]:
+    """With tiles in the nearest memory, what is worth it there for good, and some storages in the
+    farthest."""
+    near, last = draft.target.memories[0], draft.target.memories[-1]
+    tiler = _tiler(draft, far, options, Tiler)
+    levels = assign_levels(whole, draft.units, draft.requests, draft.persistent, tiler)
+    if levels is None:
+        return
+    untiled = {call.scratch for call in levels.calls if not call.tiling}
+    gone = levels.near | ({call.scratch for call in draft.calls} - untiled)
+    far = far - gone
+
+    def split(items: Sequence[Piece], names: set[str]) -> tuple[list[Piece], list[Piece]]:
+        return [i for i in items if i.name in names], [i for i in items if i.name not in names]
+
+    far_requests, requests = split([r for r in draft.requests if r.name not in gone], far)
+    near_persistent, persistent = split(draft.persistent, levels.near)
+    far_persistent, persistent = split(persistent, far)
     buffers = [
-        *_buffers(far_requests, far_persistent, storages, plan.level),
-        *_buffers(near_requests, near_persistent, storages, near, prefix=NEAR),
+        *_buffers(requests, persistent, draft.storages, whole.level),
+        *_buffers(levels.requests, near_persistent, draft.storages, near, prefix=NEAR),
+        *_buffers(far_requests, far_persistent, draft.storages, last, prefix=FAR),
     ]
-    bound = sum(storage.bytes for storage in persistent)
-    bound += lower_bound(far_requests) + lower_bound(near_requests)
-    result = replace(plan, buffers=tuple(buffers), lower_bound=bound)
-    far_bytes = result.level_bytes(plan.level.name) + result.image_bytes
-    fits = far_bytes <= plan.target.room(plan.level) and result.level_bytes(near.name) <= room
-    return result if fits else plan
+    yield replace(whole, calls=tuple(levels.calls), buffers=tuple(buffers))
 
 
 def _buffers(
@@ -127,7 +227,8 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     epilogue = last.op if last is not first else ""
     dtype = "f32"
     found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
-    wanted = (options.variants or {}).get(lowering.family)
+    wish = options.wishes.get(last.name)
+    wanted = wish.variant if wish else (options.variants or {}).get(lowering.family)
     kernel = next((k for k in found if k.variant == wanted), found[-1])
     slots = len(op.inputs)
     inputs = first.inputs + ("",) * (slots - len(first.inputs))
@@ -189,16 +290,17 @@ def _persistent_buffers(
 
 
 def _too_large(plan: Plan) -> str:
-    target = plan.target
-    missing = plan.used - target.room(target.memories[-1])
-    rooms = " and ".join(f"{target.room(m):,} of {m.name}" for m in target.memories)
+    """In a sentence; report/fit.py has more to say."""
+    memory = next(m for m in plan.target.memories if not plan.fits(m))
+    used, room = plan.taken(memory), plan.target.room(memory)
     largest = sorted(plan.buffers, key=lambda b: (-b.bytes, b.name))[:3]
     consumers = ", ".join(f"{b.tensors[0]} ({b.bytes:,} bytes)" for b in largest)
     return (
-        f"model '{plan.graph.name}' does not fit: it needs {plan.used:,} bytes, the target "
-        f"'{target.name}' has {rooms} for data ({missing:,} missing).\nThe largest consumers: "
-        f"{consumers}.\nA smaller --batch, --update last:N or a smaller input lowers the need."
+        f"model '{plan.graph.name}' does not fit: it needs {used:,} bytes of {memory.name}, the "
+        f"target '{plan.target.name}' has {room:,} for data ({used - room:,} missing).\n"
+        f"The largest consumers: {consumers}.\n"
+        f"A smaller --batch, --update last:N or a smaller input lowers the need."
     )
 
 
-__all__ += ["Kernel", "Options"]
+__all__ += ["Context", "Kernel", "Options", "Tiler", "Wish", "contexts"]

@@ -1,8 +1,8 @@
 """Replays a plan over a shadow memory, with none of the planner's code.
 
-Every four bytes of every region remember which value was last written there. A call must find its
-inputs, whole and unspoilt; two steps are replayed, so that what a step leaves behind is what the
-next one expects.
+Every four bytes of every region remember which element of which value was last written there. A
+call must find its inputs, whole and unspoilt; two steps are replayed, so that what a step leaves
+behind is what the next one expects.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.graph import Array, Graph
+from gradlet.graph import Array, Graph, Node
 from gradlet.kernels import scratch_elements
+from gradlet.plan.check_tiles import TileReplay, early_faults
 from gradlet.plan.model import Buffer, Call, Plan
 
 WORD = 4
@@ -47,8 +48,11 @@ def _layout(plan: Plan) -> Iterator[str]:
                 yield f"'{name}' is larger than its buffer '{buffer.name}'"
         key = f"{buffer.level} {buffer.region}"
         used[key] = max(used.get(key, 0), buffer.offset + buffer.bytes)
+    extra = {plan.target.memories[0].name: plan.control_bytes}
+    extra[plan.target.home.name] = extra.get(plan.target.home.name, 0) + plan.tables_bytes
     for level, memory in sizes.items():
         total = sum(size for key, size in used.items() if key.startswith(level + " "))
+        total += extra.get(level, 0)
         if total > plan.target.room(memory):
             yield f"{level} needs {total} bytes and has {plan.target.room(memory)}"
 
@@ -83,20 +87,23 @@ class _Shadow:
         words = self.words[buffer.level, buffer.region]
         return words[buffer.offset // WORD : -(-(buffer.offset + size) // WORD)]
 
-    def value(self, name: str) -> int:
-        return self.ids.setdefault(name, len(self.ids))
+    def elements(self, name: str) -> Array:
+        """What the words of a value hold where it is whole."""
+        start = self.ids.setdefault(name, len(self.ids)) << 32
+        return start + np.arange(-(-self.graph.tensors[name].bytes // WORD))
 
     def write(self, name: str) -> None:
-        self.span(self.places[name], self.graph.tensors[name].bytes)[:] = self.value(name)
+        self.span(self.places[name], self.graph.tensors[name].bytes)[:] = self.elements(name)
 
     def holds(self, name: str) -> bool:
         span = self.span(self.places[name], self.graph.tensors[name].bytes)
-        return bool((span == self.value(name)).all())
+        return bool((span == self.elements(name)).all())
 
 
 def _replay(plan: Plan) -> Iterator[str]:
     shadow = _Shadow(plan)
     source = _sources(plan.graph)
+    nodes = {node.name: node for node in plan.graph.nodes}
     for tensor in plan.graph.of_role("param", "const", "state"):
         if tensor.name in shadow.places:
             shadow.write(tensor.name)
@@ -104,8 +111,10 @@ def _replay(plan: Plan) -> Iterator[str]:
         for tensor in plan.graph.of_role("input", "target"):
             if tensor.name in shadow.places:
                 shadow.write(tensor.name)
-        for call in plan.calls:
-            for fault in _replay_call(plan, shadow, source, call):
+        for index, call in enumerate(plan.calls):
+            for fault in early_faults(shadow, plan.calls[index - 1] if index else None, call):
+                yield f"step {step}: '{call.name}': {fault}"
+            for fault in _replay_call(plan, shadow, source, call, nodes):
                 yield f"step {step}: {fault}"
         for name in (*plan.graph.outputs, *filter(None, [plan.graph.loss])):
             if not shadow.holds(source[name]):
@@ -119,8 +128,9 @@ def _replay(plan: Plan) -> Iterator[str]:
             shadow.write(old)
 
 
-def _replay_call(plan: Plan, shadow: _Shadow, source: dict[str, str], call: Call) -> Iterator[str]:
-    nodes = {node.name: node for node in plan.graph.nodes}
+def _replay_call(
+    plan: Plan, shadow: _Shadow, source: dict[str, str], call: Call, nodes: dict[str, Node]
+) -> Iterator[str]:
     made = {name for n in call.nodes for name in nodes[n].outputs}
     reads = [name for n in call.nodes for name in nodes[n].inputs if name not in made]
     for name in reads:
@@ -128,15 +138,28 @@ def _replay_call(plan: Plan, shadow: _Shadow, source: dict[str, str], call: Call
             yield f"'{call.name}' reads '{name}', but something else is there"
     if call.scratch:
         buffer = shadow.places[call.scratch]
-        needed = scratch_elements(call.kernel, call.sizes, plan.target.cores) * WORD
+        all_sizes = call.tiling.sizes if call.tiling else (call.sizes,)
+        needed = WORD * max(
+            scratch_elements(kernel, sizes, plan.target.cores)
+            for kernel in call.kernels[:2]
+            for sizes in all_sizes
+        )
         if buffer.bytes < needed:
             yield f"the scratch of '{call.name}' has {buffer.bytes} bytes, not {needed}"
         shadow.span(buffer, buffer.bytes)[:] = -1
         for name in reads:  # scratch must not lie on an operand
             if not shadow.holds(source[name]):
                 yield f"the scratch of '{call.name}' overlaps '{name}'"
+    if call.tiling is None:
+        for name in filter(None, call.outputs):
+            shadow.write(name)
+        return
+    old = {new: before for before, new in plan.graph.updates}
+    for fault in TileReplay(shadow, call, source, old).faults():
+        yield f"'{call.name}': {fault}"
     for name in filter(None, call.outputs):
-        shadow.write(name)
+        if not shadow.holds(name):
+            yield f"the tiles of '{call.name}' leave '{name}' unfinished"
 
 
 def _sources(graph: Graph) -> dict[str, str]:

@@ -6,19 +6,23 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from gradlet.graph import Graph
 from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
+from gradlet.plan.table import control_bytes, rows, size_words, table_bytes
+from gradlet.plan.tiling import Tiling, tiling_from_json
 from gradlet.target import Memory, Target
 
 KINDS = ("arena", "weights", "constants")
 """arena: activations, gradients, scratch. weights: what survives a step and changes. constants:
 what never changes, and may stay in flash."""
-NEAR = "near_"
-REGIONS = (*KINDS, *(NEAR + kind for kind in KINDS))
-"""The near ones hold what lies in a nearer memory than the rest; each region is an array in C."""
+NEAR, FAR = "near_", "far_"
+REGIONS = tuple(place + kind for place in ("", NEAR, FAR) for kind in KINDS)
+"""The near ones hold what lies in a nearer memory than the rest, the far ones what lies farther
+away; each region is an array in C."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Buffer:
     @property
     def kind(self) -> str:
         """arena, weights or constants, wherever it lies."""
-        return self.region.removeprefix(NEAR)
+        return self.region.removeprefix(NEAR).removeprefix(FAR)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Call:
     """One kernel call. `nodes` are the graph's nodes that it computes; the last gives the name.
 
     A call that is repeated gets the number of the repetition, and ends with a barrier each time.
-    Operands that are left out are named "".
+    Operands that are left out are named "". Without a tiling the kernel runs once, on the operands
+    where they lie; sizes are those of the whole node.
     """
 
     nodes: tuple[str, ...]
@@ -57,10 +62,18 @@ class Call:
     scratch: str
     macs: int
     repeat: int = 1
+    tiling: Tiling | None = None
 
     @property
     def name(self) -> str:
         return self.nodes[-1]
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """All that it runs, the first tile's first."""
+        tiling = self.tiling
+        others = (tiling.more, tiling.finish) if tiling else ()
+        return (self.kernel, *(kernel for kernel in others if kernel))
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,6 @@ class Plan:
     graph: Graph
     calls: tuple[Call, ...]
     buffers: tuple[Buffer, ...]
-    lower_bound: int
 
     def buffer_of(self) -> Mapping[str, Buffer]:
         """Where each tensor and scratch lives."""
@@ -90,22 +102,41 @@ class Plan:
 
     @property
     def sizes_bytes(self) -> int:
-        """What the sizes of all calls take; kernels look at them all the time, so they lie near."""
-        sizes = [value for call in self.calls for value in call.sizes.values()]
-        return 4 * sum(len(value) if isinstance(value, tuple) else 1 for value in sizes)
+        """What the sizes of calls take; kernels look at them all the time, so they lie near.
+        Those of tiled calls are in their tables."""
+        return 4 * sum(size_words(call.sizes) for call in self.calls if not call.tiling)
+
+    @property
+    def tilings(self) -> tuple[Tiling, ...]:
+        return tuple(call.tiling for call in self.calls if call.tiling)
+
+    @property
+    def tables_bytes(self) -> int:
+        """What the tables of tiled calls take, beside the program."""
+        return sum(map(table_bytes, self.tilings))
+
+    @property
+    def control_bytes(self) -> int:
+        """What the running of tiles takes of the nearest memory: tables and states of two calls."""
+        return control_bytes(self.tilings)
+
+    @property
+    def most_windows(self) -> int:
+        return max((len(rows(tiling)) for tiling in self.tilings), default=0)
 
     @property
     def sizes_level(self) -> Memory:
         """The nearest memory, unless the sizes would not fit there."""
         near = self.target.memories[0]
-        taken = self.level_bytes(near.name)
+        taken = self.level_bytes(near.name) + self.control_bytes
         return near if taken + self.sizes_bytes <= self.target.room(near) else self.level
 
     @property
     def level(self) -> Memory:
-        """The memory that holds the data, but for what was put nearer."""
-        names = {buffer.level for buffer in self.buffers}
-        return [memory for memory in self.target.memories if memory.name in names][-1]
+        """The memory that holds the data, but for what was put nearer or farther away."""
+        names = {buffer.level for buffer in self.buffers if buffer.region in KINDS}
+        found = [memory for memory in self.target.memories if memory.name in names]
+        return found[-1] if found else self.target.home
 
     def level_bytes(self, level: str) -> int:
         """Bytes of a memory that buffers take."""
@@ -117,14 +148,47 @@ class Plan:
         """What is copied nearer when the program starts, and lies in the farthest memory before."""
         return sum(self.region_bytes(NEAR + kind) for kind in ("weights", "constants"))
 
+    def overhead(self, memory: Memory) -> int:
+        """Bytes that are no data: sizes and tables of calls, initial values of other memories."""
+        if len(self.target.memories) == 1:
+            return 0
+        used = self.control_bytes if memory == self.target.memories[0] else 0
+        if memory == self.target.home:
+            used += self.image_bytes + self.tables_bytes
+        return used + (self.sizes_bytes if memory == self.sizes_level else 0)
+
+    def taken(self, memory: Memory) -> int:
+        return self.level_bytes(memory.name) + self.overhead(memory)
+
+    def fits(self, memory: Memory) -> bool:
+        return self.taken(memory) <= self.target.room(memory)
+
+    def bound(self, memory: Memory) -> int:
+        """The least of a memory that these lifetimes need, wherever the buffers are put."""
+        changes: dict[int, int] = {}
+        forever = 0
+        for buffer in self.buffers:
+            if buffer.level != memory.name:
+                continue
+            if buffer.kind != "arena":
+                forever += buffer.bytes
+                continue
+            changes[buffer.first] = changes.get(buffer.first, 0) + buffer.bytes
+            changes[buffer.last + 1] = changes.get(buffer.last + 1, 0) - buffer.bytes
+        alive = accumulate(changes[time] for time in sorted(changes))
+        return forever + max(alive, default=0) + self.overhead(memory)
+
+    @property
+    def lower_bound(self) -> int:
+        """The least that the data need, over all memories."""
+        return sum(self.bound(m) - self.overhead(m) for m in self.target.memories)
+
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""
-        levels = {m.name: {"used": 0, "size": m.size} for m in self.target.memories}
-        for name in levels:
-            levels[name]["used"] += self.level_bytes(name)
-        levels[self.level.name]["used"] += self.image_bytes
-        if len(levels) > 1:
-            levels[self.sizes_level.name]["used"] += self.sizes_bytes
+        levels = {
+            m.name: {"used": self.taken(m), "size": m.size, "lower_bound": self.bound(m)}
+            for m in self.target.memories
+        }
         return {**levels, "lower_bound": self.lower_bound}
 
     def macs(self) -> dict[str, int]:
@@ -151,7 +215,6 @@ class Plan:
             "target": self.target.to_json(),
             "calls": [asdict(call) for call in self.calls],
             "buffers": [asdict(buffer) for buffer in self.buffers],
-            "lower_bound": self.lower_bound,
             "graph": self.graph.to_json(),
         }
 
@@ -163,7 +226,6 @@ class Plan:
             Graph.from_json(value["graph"]),
             tuple(_call_from_json(item) for item in value["calls"]),
             tuple(Buffer(**{**b, "tensors": tuple(b["tensors"])}) for b in value["buffers"]),
-            value["lower_bound"],
         )
 
     def dumps(self) -> str:
@@ -186,6 +248,7 @@ def _call_from_json(value: Mapping[str, Any]) -> Call:
         value["scratch"],
         value["macs"],
         value["repeat"],
+        tiling_from_json(value["tiling"]) if value["tiling"] else None,
     )
 
 
@@ -197,7 +260,8 @@ def _lines(plan: Plan) -> Iterator[str]:
             f"{name}@{places[name].region}+{places[name].offset}" if name else "-"
             for name in (*call.outputs, *call.inputs)
         )
-        yield f"  {index:3} {call.phase:8} {call.kernel.name}({arguments})   # {call.name}"
+        tiles = f"   {call.tiling}" if call.tiling else ""
+        yield f"  {index:3} {call.phase:8} {call.kernel.name}({arguments})   # {call.name}{tiles}"
     for region in REGIONS:
         if plan.region_bytes(region):
             yield f"  {region}: {plan.region_bytes(region)} bytes"

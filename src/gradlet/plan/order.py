@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gradlet.graph import Graph, Node
-from gradlet.kernels import EPILOGUES, catalogue
+from gradlet.kernels import UPDATES, catalogue
 from gradlet.ops import OPS
 
 
@@ -60,7 +60,7 @@ def _fusable(graph: Graph) -> dict[str, Node]:
         if node.phase != "backward" or len(node.outputs) != 1:
             continue
         readers = consumers[node.outputs[0]]
-        if len(readers) != 1 or readers[0].op not in EPILOGUES:
+        if len(readers) != 1 or readers[0].op not in UPDATES:
             continue
         update = readers[0]
         if update.inputs[1] != node.outputs[0] or update.inputs[0] in node.inputs:

@@ -11,6 +11,7 @@ from gradlet.errors import GradletError
 from gradlet.plan.model import Plan
 from gradlet.report.memory import Peak, memory_report
 from gradlet.selection import layers_of
+from gradlet.target import Memory
 
 SECONDS = 20.0
 """For the whole search: most plans take a fraction of a second, a model that is captured anew
@@ -48,18 +49,19 @@ def explain(
     return "\n".join([*_fault(plan), *_listing(ways)])
 
 
-def needed(plan: Plan) -> int:
-    """Bytes of the memory that holds the data; the kernels' sizes may have to lie there too."""
-    return plan.used + (plan.sizes_bytes if len(plan.target.memories) > 1 else 0)
+def too_small(plan: Plan) -> Memory:
+    """The memory that a plan asks too much of; the farthest such, which decides."""
+    return next(memory for memory in reversed(plan.target.memories) if not plan.fits(memory))
 
 
 def _fault(plan: Plan) -> Iterator[str]:
-    target, level = plan.target, plan.level
+    target, level = plan.target, too_small(plan)
     rooms = " and ".join(f"{target.room(m):,} of {m.name}" for m in target.memories)
-    missing = needed(plan) - target.room(level)
+    missing = plan.taken(level) - target.room(level)
     yield (
-        f"model '{plan.graph.name}' does not fit: it needs {needed(plan):,} bytes, the target "
-        f"'{target.name}' has {rooms} for data ({missing:,} missing in {level.name})."
+        f"model '{plan.graph.name}' does not fit: it needs {plan.taken(level):,} bytes of "
+        f"{level.name}, the target '{target.name}' has {rooms} for data ({missing:,} missing in "
+        f"{level.name})."
     )
     peaks = memory_report(plan).peaks
     peak: Peak = next(peak for peak in peaks if peak.level == level.name)
@@ -77,7 +79,8 @@ def _listing(ways: Sequence[WayOut]) -> Iterator[str]:
     width = max(len(way.option) for way in ways)
     for way in ways:
         note = f", {way.note}" if way.note else ""
-        used = f"{way.plan.used:,} bytes of {way.plan.level.name}{note}"
+        level = way.plan.level
+        used = f"{way.plan.taken(level):,} bytes of {level.name}{note}"
         yield f"  {way.option.ljust(width)}  {used}"
     yield "`gradlet memory` shows what takes the memory."
 
@@ -158,13 +161,13 @@ def _smaller_input(attempt: _Attempt, shape: Sequence[int] | None) -> WayOut | N
 
 
 def _larger_memory(plan: Plan, attempt: _Attempt) -> WayOut | None:
-    memory = plan.level
-    size = needed(plan) + memory.size - plan.target.room(memory)
+    memory = too_small(plan)
+    size = plan.taken(memory) + memory.size - plan.target.room(memory)
     text = f"{-(-size // 1024)}k"
     larger = attempt(memories={memory.name: text})
     if larger is None:
         return None
-    named = memory.name in ("L1", "L2")
+    named = memory.name in ("L1", "L2", "L3")
     option = f"--{memory.name.lower()} {text}" if named else f"--set {memory.name}={text}"
     return WayOut(option, larger, f"a larger {memory.name}")
 

@@ -30,11 +30,12 @@ class Row:
 @dataclass(frozen=True)
 class Level:
     """`used` is up to the highest address, `peak` the most that is alive at once. `room` is what
-    stacks and code leave of `size`."""
+    stacks and code leave of `size`, `lower_bound` the least that these lifetimes need."""
 
     name: str
     size: int
     room: int
+    lower_bound: int
     used: int
     peak: int
     regions: Mapping[str, int]
@@ -181,12 +182,13 @@ def _levels(plan: Plan, timeline: tuple[Moment, ...]) -> Iterable[Level]:
             )
             for region in REGIONS
         }
-        if len(plan.target.memories) > 1 and memory == plan.sizes_level:
-            regions["sizes"] = plan.sizes_bytes
+        if plan.overhead(memory):
+            regions["sizes"] = plan.overhead(memory)  # of calls, tables of tiles, initial values
         yield Level(
             memory.name,
             memory.size,
             plan.target.room(memory),
+            plan.bound(memory),
             sum(regions.values()),
             max((moment.live[memory.name] for moment in timeline), default=0),
             regions,
@@ -266,8 +268,12 @@ def _layers(plan: Plan, owners: Owners) -> list[Row]:
     for call in plan.calls:
         for name in call.nodes:
             _note_node(ledger, owners, nodes[name])
+        row = (owners.of_node(call.nodes[0]), call.phase)
         if call.scratch:
-            ledger.note((owners.of_node(call.nodes[0]), call.phase), call.scratch)
+            ledger.note(row, call.scratch)
+        for window in call.tiling.windows if call.tiling else ():
+            if window and window.near:
+                ledger.note(row, window.near)
     modules = dict.fromkeys((INPUT, *map(owners.of_node, nodes), LOSS, SHARED))
     return [
         Row(module, step, _by_kind(ledger.rows[module, step]))

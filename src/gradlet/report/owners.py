@@ -12,7 +12,16 @@ from gradlet.graph import Graph, Node
 from gradlet.ops.losses import LOSSES
 from gradlet.plan.model import Plan
 
-KINDS = ("weights", "activations", "gradients", "optimizer", "im2col", "scratch", "constants")
+KINDS = (
+    "weights",
+    "activations",
+    "gradients",
+    "optimizer",
+    "tiles",
+    "im2col",
+    "scratch",
+    "constants",
+)
 SHARED = "(shared)"
 OF_ALL = ("hyper", "clip", "correction")
 INPUT = "(input)"
@@ -44,6 +53,10 @@ class Owners:
                 unrolled = call.kernel.variant.startswith(("im2col", "im2row"))
                 self._kinds[call.scratch] = "im2col" if unrolled else "scratch"
                 self._tensors[call.scratch] = self._nodes[call.nodes[0]]
+            for window in call.tiling.windows if call.tiling else ():
+                if window and window.near:
+                    self._kinds[window.near] = "tiles"
+                    self._tensors[window.near] = self._nodes[call.nodes[0]]
 
     def of_node(self, name: str) -> str:
         return self._nodes[name]

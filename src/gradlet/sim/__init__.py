@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from .binding import (
     STATUS_EXIT,
     STATUS_FAULT,
     STATUS_LIMIT,
+    DmaCounters,
     Fault,
     FaultKind,
     Machine,
@@ -24,6 +26,7 @@ from .result import CoreResult, SimError, SimResult
 __all__ = [
     "ConfigError",
     "CoreResult",
+    "DmaCounters",
     "Fault",
     "FaultKind",
     "Machine",
@@ -147,7 +150,7 @@ def explain(machine: Machine, status: int, symbols: Symbols) -> str:
     if status != STATUS_FAULT:
         return f"the simulator stopped for an unknown reason ({status})"
     fault = machine.fault()
-    reason = fault.kind.value.format(address=fault.address, size=fault.size, opcode=fault.opcode)
+    reason = fault.kind.value.format(**dataclasses.asdict(fault))
     where = core_name(fault.core, machine.config.cores)
     return (
         f"{where}, pc {fault.pc:#010x} ({symbols.name(fault.pc)}), cycle {machine.cycles}: {reason}"

@@ -37,13 +37,14 @@ ELF_ERRORS = {
     1: "this is no ELF file",
     2: "this is no 32-bit little-endian RISC-V program",
     3: "the file is cut short or damaged",
-    4: "a segment lies outside L1 and L2",
+    4: "a segment lies outside the memories",
 }
 
+NOT_THERE = "{size} bytes at {address:#010x} are not in a memory"
 _FIELDS = [field.name for field in dataclasses.fields(SimConfig)]
 _DECLARATIONS = f"""
 typedef struct {{ int32_t {", ".join([*_FIELDS, "stdout_bytes", "trace_records"])}; }} SimConfig;
-typedef struct {{ int32_t kind, core; uint32_t pc, address, size, opcode; }} Fault;
+typedef struct {{ int32_t kind, core; uint32_t pc, address, size, opcode; int32_t other; }} Fault;
 typedef struct {{ uint64_t cycle; uint32_t core, pc, opcode, value; const char *name;
                   uint32_t rd, unused; }} TraceRecord;
 typedef struct Sim Sim;
@@ -59,9 +60,11 @@ size_t sim_take_stdout(Sim *sim, char *out, size_t size);
 size_t sim_take_trace(Sim *sim, TraceRecord *out, size_t count);
 void sim_set_trace(Sim *sim, int32_t on);
 void sim_core_counters(const Sim *sim, int32_t core, uint64_t *out);
+void sim_dma_counters(const Sim *sim, uint64_t *out);
 int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size);
 int32_t sim_write(Sim *sim, uint32_t address, const uint8_t *in, uint32_t size);
 int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner);
+int32_t sim_watch_dma(Sim *sim, uint32_t address, uint32_t size, int32_t permissions);
 void sim_watch_off(Sim *sim);
 void sim_watch_new_phase(Sim *sim);
 int32_t sim_break(Sim *sim, uint32_t address, int32_t on);
@@ -98,11 +101,30 @@ class FaultKind(enum.Enum):
     WATCH_WRITE = "store at {address:#010x}, which this code may not write"
     WATCH_UNINITIALISED = "load at {address:#010x}, where nobody has written"
     WATCH_RACE = "store at {address:#010x}, where another core has stored in this phase"
+    WATCH_DMA_READ = "DMA transfer that reads {address:#010x}, which no transfer may read"
+    WATCH_DMA_WRITE = "DMA transfer that writes {address:#010x}, which no transfer may write"
+    WATCH_DMA_UNINITIALISED = "DMA transfer that reads {address:#010x}, where nobody has written"
+    WATCH_DMA_LOAD = (
+        "race with DMA: load at {address:#010x}, which a transfer of core {other} writes "
+        "that nobody has waited for"
+    )
+    WATCH_DMA_STORE = (
+        "race with DMA: store at {address:#010x}, which a transfer of core {other} reads or writes "
+        "that nobody has waited for"
+    )
+    WATCH_DMA_OVERLAP = (
+        "race with DMA: transfer that touches {address:#010x}, as does one of core {other} that "
+        "nobody has waited for, and one of them writes"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What stopped a run; `core` equal to the number of cores is the fabric controller."""
+    """What stopped a run; `core` equal to the number of cores is the fabric controller.
+
+    Of a DMA transfer, core and pc are those of its command. other: the core that has started the
+    transfer which is in the way.
+    """
 
     kind: FaultKind
     core: int
@@ -110,6 +132,25 @@ class Fault:
     address: int
     size: int
     opcode: int
+    other: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class DmaCounters:
+    """What the DMA has done since the start.
+
+    busy: cycles with a transfer under way. waited: cycles in which a core waits, from a look at the
+    status that finds transfers of its own under way to one that does not; the rest was hidden.
+    l3_in and l3_out are parts of bytes_in (into L1) and bytes_out.
+    """
+
+    busy: int
+    waited: int
+    commands: int
+    bytes_in: int
+    bytes_out: int
+    l3_in: int
+    l3_out: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +212,8 @@ class Machine:
         """What stopped the run, after STATUS_FAULT."""
         out = ffi.new("Fault *")
         self._lib.sim_fault(self._sim, out)
-        return Fault(list(FaultKind)[out.kind], out.core, out.pc, out.address, out.size, out.opcode)
+        places = (out.core, out.pc, out.address, out.size, out.opcode, out.other)
+        return Fault(list(FaultKind)[out.kind], *places)
 
     def take_stdout(self) -> bytes:
         """What the program has printed since the last call."""
@@ -199,17 +241,22 @@ class Machine:
         self._lib.sim_core_counters(self._sim, core, out)
         return int(out[0]), int(out[1]), {name: int(out[3 + i]) for i, name in enumerate(STALLS)}
 
+    def dma_counters(self) -> DmaCounters:
+        out = ffi.new("uint64_t[]", len(dataclasses.fields(DmaCounters)))
+        self._lib.sim_dma_counters(self._sim, out)
+        return DmaCounters(*map(int, out))
+
     def read(self, address: int, size: int) -> bytes:
-        """Bytes of L1 or L2."""
+        """Bytes of a memory."""
         out = ffi.new("uint8_t[]", max(size, 1))
         if self._lib.sim_read(self._sim, address, out, size):
-            raise ValueError(f"{size} bytes at {address:#010x} are not in L1 or L2")
+            raise ValueError(NOT_THERE.format(size=size, address=address))
         return bytes(ffi.buffer(out, size))
 
     def write(self, address: int, data: bytes) -> None:
-        """Change bytes of L1 or L2."""
+        """Change bytes of a memory."""
         if self._lib.sim_write(self._sim, address, data, len(data)):
-            raise ValueError(f"{len(data)} bytes at {address:#010x} are not in L1 or L2")
+            raise ValueError(NOT_THERE.format(size=len(data), address=address))
 
     def watch(
         self,
@@ -221,7 +268,7 @@ class Machine:
         initialised: bool | None,
         owner: int = -1,
     ) -> None:
-        """Say what the cores and the DMA may do with these bytes; a violation is a fault.
+        """Say what the cores may do with these bytes; a violation is a fault.
 
         initialised: whether there are values to read; None leaves that as it is. owner: the only
         core that may store there, until the next phase.
@@ -229,7 +276,18 @@ class Machine:
         known = 8 if initialised is None else int(initialised) << 2
         permissions = int(read) | int(write) << 1 | known
         if self._lib.sim_watch(self._sim, address, size, permissions, owner):
-            raise ValueError(f"{size} bytes at {address:#010x} are not in L1 or L2")
+            raise ValueError(NOT_THERE.format(size=size, address=address))
+
+    def watch_dma(self, address: int, size: int, *, read: bool, write: bool) -> None:
+        """Say what transfers may do with these bytes, which is everything at first.
+
+        In any case they may read only what has been written, and what they write is initialised
+        then. From its command on until a core sees in the status that its counter is at zero, or
+        frees it, no core may load what a transfer writes or store to what it touches, and no other
+        transfer may touch what one of both writes.
+        """
+        if self._lib.sim_watch_dma(self._sim, address, size, int(read) | int(write) << 1):
+            raise ValueError(NOT_THERE.format(size=size, address=address))
 
     def watch_off(self) -> None:
         """Let everybody do everything again."""

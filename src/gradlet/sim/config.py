@@ -10,11 +10,12 @@ from typing import Any
 
 from gradlet.errors import GradletError
 
-BASES = {"L1": 0x10000000, "L2": 0x1C000000}
+BASES = {"L1": 0x10000000, "L2": 0x1C000000, "L3": 0x80000000}
 """Where the simulated memories begin."""
 LIMITS = {
     "l1_bytes": (0x100, 0x100000, 0x100),
     "l2_bytes": (0x1000, 0x4000000, 0x100),
+    "l3_bytes": (0, 0x4000000, 0x100),
     "fpus": (1, 16, 1),
 }
 """Smallest, largest, multiple of."""
@@ -37,7 +38,9 @@ class SimConfig:
     l1_bytes: int
     l1_banks: int
     l2_bytes: int
+    l3_bytes: int
     l2_latency: int
+    l3_latency: int
     cluster_periph_latency: int
     soc_periph_latency: int
     load_use: int
@@ -68,6 +71,8 @@ class SimConfig:
     dma_writes: int
     dma_burst_bytes: int
     dma_ports: int
+    dma_l3_setup: int
+    dma_l3_rate: int
 
     @classmethod
     def load(
@@ -91,6 +96,11 @@ class SimConfig:
     def of(cls, values: Iterable[tuple[str, int]]) -> SimConfig:
         """From all fields by name, as a plan keeps them."""
         parsed: dict[str, Any] = dict(values)
+        if parsed.keys() != {field.name for field in dataclasses.fields(cls)}:
+            raise ConfigError(
+                "the settings of the simulator are those of another version of Gradlet; "
+                "build the project again"
+            )
         return cls(**{**parsed, "contention": bool(parsed["contention"])})
 
     def with_settings(self, settings: Mapping[str, object]) -> SimConfig:

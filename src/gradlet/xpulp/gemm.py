@@ -35,7 +35,8 @@ LONG = 32
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
     blocks = {int(held): tuple(lines) for held, lines in params["blocks"].items()}
-    kernel = _Kernel(Product(mode, epilogue, params["hold"]), blocks)
+    product = Product(mode, epilogue, params["hold"], params.get("bias_of_rows", False))
+    kernel = _Kernel(product, blocks)
     return {"body": kernel.text()}
 
 
@@ -173,6 +174,8 @@ class _Kernel:
         asm.mv(POINTER, self.argument[streamed])
         asm.mv(BIAS, bias)
         asm.branch("beqz", bias, to=go)
+        if self.product.bias_of_rows:
+            asm("slli", "t0", row, 2)
         asm("add", BIAS, bias, "t0")
         asm.label(go)
         self.held_at, self.c_at = self.argument[held], c
@@ -287,7 +290,7 @@ class _Kernel:
         self._blocks(whole)
         asm.branch("j", to=few)
         asm.compressed(True)
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             asm.label(biased)
             for i in range(held):
                 asm.lw("t0", BIAS, 4 * i)
@@ -311,7 +314,7 @@ class _Kernel:
         asm = self.asm
         for name, register in (("h", self.held_at), ("c", self.c_at)):
             self.word("sw", register, name)
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             asm.branch("bnez", BIAS, to=biased)
             for i in range(held):
                 self.word("sw", "zero", f"init{i}")
@@ -343,7 +346,7 @@ class _Kernel:
                 asm.mac(pointer, DISTANCE, "t2")
             else:
                 asm("add", pointer, pointer, "t1")
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             go = asm.fresh()
             asm.branch("beqz", BIAS, to=go)
             asm("add", BIAS, BIAS, "t1")

@@ -70,11 +70,17 @@ class Product:
     mode: str
     epilogue: str
     hold: str
+    bias_of_rows: bool = False  # the bias has an element for each row of c, not for each column
 
     @property
     def by_columns(self) -> bool:
         """Held are columns of c, so that those of a line lie side by side."""
         return self.hold == "b"
+
+    @property
+    def bias_by_line(self) -> bool:
+        """Each streamed line has a bias of its own, not each held one."""
+        return self.by_columns == self.bias_of_rows
 
     def operand(self, name: str, lines: int) -> Operand:
         matrix = self.hold if name == "h" else ("a" if self.hold == "b" else "b")
@@ -202,7 +208,7 @@ class Block:
         asm = self.asm
         if not self.biased:
             return
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             for i in range(self.held):
                 self.word("lw", self.sums[self.stream.order[-1], i], f"init{i}")
             return
@@ -238,7 +244,7 @@ class Block:
     def _begun(self, line: int, i: int) -> str:
         if not self.biased:
             return "zero"
-        if self.product.by_columns:
+        if not self.product.bias_by_line:
             return self.sums[self.stream.order[-1], i]
         return self.sums[line, self.held - 1]
 

@@ -25,7 +25,8 @@ static size_t rounded(size_t size)
     return (size + ALIGN - 1) / ALIGN * ALIGN + GAP;
 }
 
-static size_t map_bytes(const SimConfig *config)
+/* Instructions are decoded from these, of which the maps have more. */
+static size_t code_bytes(const SimConfig *config)
 {
     return (size_t)config->l1_bytes + (size_t)config->l2_bytes;
 }
@@ -58,7 +59,8 @@ static bool caches_fit(const SimConfig *config)
 static bool latencies_fit(const SimConfig *config)
 {
     const int32_t values[] = {
-        config->l2_latency, config->cluster_periph_latency, config->soc_periph_latency,
+        config->l2_latency, config->l3_latency, config->dma_l3_setup,
+        config->cluster_periph_latency, config->soc_periph_latency,
         config->load_use, config->branch_taken, config->jump, config->mul_result,
         config->icache_private_refill, config->icache_shared_refill, config->wakeup_latency,
         config->elw_overhead, config->blocking_read_latency};
@@ -76,6 +78,7 @@ static bool config_fits(const SimConfig *config)
     return between(config->cores, 1, MAX_CORES) && between(config->fpus, 1, MAX_CORES) &&
            between(config->l1_bytes, 256, 0x100000) && config->l1_bytes % 256 == 0 &&
            between(config->l2_bytes, 0x1000, 0x4000000) && config->l2_bytes % 256 == 0 &&
+           between(config->l3_bytes, 0, 0x4000000) && config->l3_bytes % 256 == 0 &&
            is_power_of_two(config->l1_banks) && config->l1_banks <= MAX_BANKS &&
            between(config->dma_channels, 1, MAX_HARTS) &&
            between(config->dma_counters, 1, MAX_COUNTERS) &&
@@ -84,6 +87,7 @@ static bool config_fits(const SimConfig *config)
            between(config->dma_reads, 1, MAX_BURSTS) &&
            between(config->dma_writes, 1, MAX_BURSTS) &&
            between(config->dma_burst_bytes, 4, MAX_BURST_BYTES) &&
+           between(config->dma_l3_rate, 1, MAX_BURST_BYTES) &&
            between(config->dma_ports, 2, 4) && config->dma_ports % 2 == 0 &&
            between(config->stdout_bytes, 1024, 1 << 26) &&
            between(config->trace_records, 64, 1 << 22) && caches_fit(config) &&
@@ -96,8 +100,9 @@ size_t sim_bytes(const SimConfig *config)
     if (!config_fits(config))
         return 0;
     return rounded(sizeof(Sim)) + rounded(map_bytes(config)) +
-           rounded((map_bytes(config) / 2 + 2) * sizeof(Insn)) + rounded(map_bytes(config) / 256 + 1) +
-           rounded(map_bytes(config)) + rounded((size_t)config->stdout_bytes) +
+           rounded((code_bytes(config) / 2 + 2) * sizeof(Insn)) +
+           rounded(map_bytes(config) / 256 + 1) + 2 * rounded(map_bytes(config)) +
+           rounded((size_t)config->stdout_bytes) +
            rounded((size_t)config->trace_records * sizeof(TraceRecord));
 }
 
@@ -134,10 +139,12 @@ Sim *sim_create(void *memory, const SimConfig *config)
     sim->config = *config;
     sim->l1 = carve(&at, map_bytes(config));
     sim->l2 = sim->l1 + config->l1_bytes;
-    sim->code_l1 = carve(&at, (map_bytes(config) / 2 + 2) * sizeof(Insn));
+    sim->l3 = sim->l2 + config->l2_bytes;
+    sim->code_l1 = carve(&at, (code_bytes(config) / 2 + 2) * sizeof(Insn));
     sim->code_l2 = sim->code_l1 + config->l1_bytes / 2;
     sim->code_present = carve(&at, map_bytes(config) / 256 + 1);
     sim->watch_store = carve(&at, map_bytes(config));
+    sim->watch_dma_store = carve(&at, map_bytes(config));
     sim->stdout_data = carve(&at, (size_t)config->stdout_bytes);
     sim->trace = carve(&at, (size_t)config->trace_records * sizeof(TraceRecord));
     sim->bank_mask = (uint32_t)config->l1_banks - 1;

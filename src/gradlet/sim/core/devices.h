@@ -40,6 +40,7 @@ struct DmaCommand {
     uint32_t words;
     bool to_l2, is_2d, raise_event, raise_irq, broadcast;
     uint32_t counter, channel;
+    uint32_t pc; /* of the store that completed it */
     uint32_t l1, l2, line_start, line_bytes, stride;
     uint32_t left_to_request, left_in_line, left_to_finish;
     DmaCommand *next;
@@ -50,22 +51,38 @@ typedef struct {
     int32_t count;
 } DmaQueue;
 
-/* At most one burst long piece of a command, on its way between L2 and L1. */
+/* At most one burst long piece of a command, on its way between L2 or L3 and L1. */
 typedef struct DmaBurst DmaBurst;
 struct DmaBurst {
     DmaCommand *command;
     uint32_t l1, l2, size, done;
     uint8_t data[MAX_BURST_BYTES];
+    uint64_t ready; /* when L3 is done with it */
     DmaBurst *next;
 };
 
 typedef struct {
     DmaCommand *current; /* still receiving words */
     DmaQueue queue;
-    uint32_t counter;
+    uint32_t counter, own; /* the one for its commands, and a mask of those that it took last */
     bool blocked;
     uint32_t blocked_word;
+    bool polling; /* it has seen a transfer of its own under way, and not yet that it is done */
 } DmaChannel;
+
+/* What the transfers of a counter touch that nobody knows to be done: ranges of the watch map. */
+typedef struct {
+    uint32_t near_begin, near_end, far_begin, far_end;
+} DmaExtent;
+
+/* The bus of L3, which takes one burst after the other. */
+typedef struct {
+    DmaBurst *first, *last;
+    uint64_t free;
+    uint32_t next; /* address behind the last burst */
+    bool was_store;
+    Event done;
+} L3Bus;
 
 #define DMA_COMMANDS ((MAX_HARTS) * (MAX_DMA_QUEUE + 1) + 2 * MAX_DMA_QUEUE + 2 * MAX_BURSTS + 8)
 
@@ -84,6 +101,12 @@ typedef struct {
     uint32_t next_channel;
     uint32_t free_counters;
     int64_t pending_bytes[MAX_COUNTERS];
+    uint32_t counter_channel[MAX_COUNTERS]; /* that took it last */
+    DmaExtent extent[MAX_COUNTERS];
+    L3Bus l3;
+    uint64_t busy, busy_since, waited, polling_since, started, finished; /* cycles, then commands */
+    int32_t polling_cores;
+    uint64_t bytes[2], l3_bytes[2]; /* moved into L1, out of L1 */
     uint64_t port_free[4];
     int32_t counter_waiters[MAX_HARTS], counter_waiter_count;
     Event move, issue_read, issue_write, transfer;

@@ -2,11 +2,10 @@
  * global queue of its direction, bursts.  Four steps, each an event of its own that runs at most
  * once per cycle: move a command to a global queue, issue a read burst to L2, prepare a write
  * burst, and move words between the bursts and L1, two ports per direction.
- * Structure and timing as in GVSoC's model of MCHAN v7. */
+ * Structure and timing as in GVSoC's model of MCHAN v7; bursts of L3 take a way round, dma_l3.c. */
 #include "sim.h"
 
 enum { EVENT_DMA = 1 << 8, EVENT_DMA_IRQ = 1 << 9, EVENT_DMA_EXTERNAL = 1 << 22 };
-#define L1_ADDRESS_MASK 0xFFFFFu
 
 static void queue_push(DmaQueue *queue, DmaCommand *command)
 {
@@ -61,7 +60,7 @@ static void schedule_transfer(Sim *sim)
     schedule(sim, &sim->dma.transfer, soonest > sim->now ? soonest - sim->now : 1);
 }
 
-static void schedule_steps(Sim *sim)
+void dma_schedule(Sim *sim)
 {
     Dma *dma = &sim->dma;
     const SimConfig *config = &sim->config;
@@ -88,7 +87,7 @@ void dma_enqueue(Sim *sim, DmaCommand *command)
         sim->dma.waiting_writes++;
     else
         sim->dma.waiting_reads++;
-    schedule_steps(sim);
+    dma_schedule(sim);
 }
 
 static uint32_t dma_channels(const Sim *sim)
@@ -128,7 +127,7 @@ static void move(Sim *sim, int32_t unused)
         move_one(sim, false);
     else if (dma->waiting_writes && dma->writes.count < sim->config.dma_global_queue)
         move_one(sim, true);
-    schedule_steps(sim);
+    dma_schedule(sim);
 }
 
 /* ---- the end of a transfer */
@@ -149,6 +148,9 @@ static void account_bytes(Sim *sim, DmaCommand *command, uint32_t bytes)
 {
     Dma *dma = &sim->dma;
 
+    dma->bytes[command->to_l2] += bytes;
+    if (in_l3(sim, command->word[2]))
+        dma->l3_bytes[command->to_l2] += bytes;
     dma->pending_bytes[command->counter] -= bytes;
     if (dma->pending_bytes[command->counter] == 0) {
         if (command->broadcast) {
@@ -162,31 +164,34 @@ static void account_bytes(Sim *sim, DmaCommand *command, uint32_t bytes)
     if (command->left_to_finish == 0) {
         command->next = dma->free_commands;
         dma->free_commands = command;
+        if (++dma->finished == dma->started)
+            dma->busy += sim->now - dma->busy_since;
     }
 }
 
 /* ---- bursts */
 
-static void dma_fault(Sim *sim, const DmaCommand *command, FaultKind kind, uint32_t address,
-                      uint32_t size)
+/* The core has gone on since; the fault is where it gave the command. */
+void dma_fault(Sim *sim, const DmaCommand *command, FaultKind kind, uint32_t address,
+               uint32_t size)
 {
     uint32_t last = (uint32_t)sim->config.cores;
 
+    if (sim->status != STATUS_RUNNING)
+        return;
     fault(&sim->cores[command->channel < last ? command->channel : last], kind, address, size);
+    sim->fault.pc = command->pc;
 }
 
-/* L2 side of a burst.  False after a fault. */
-static bool burst_l2(Sim *sim, DmaBurst *burst, bool is_store)
+/* Far side of a burst.  False after a fault. */
+static bool burst_far(Sim *sim, DmaBurst *burst, bool is_store)
 {
     uint8_t *at = ram(sim, burst->l2, burst->size);
-    Core *owner = &sim->cores[burst->command->channel];
 
     if (!at) {
         dma_fault(sim, burst->command, FAULT_DMA, burst->l2, burst->size);
         return false;
     }
-    if (sim->watch && !watch_ok(owner, burst->l2, burst->size, is_store, true))
-        return false;
     if (is_store) {
         __builtin_memcpy(at, burst->data, burst->size);
         code_written(sim, burst->l2, burst->size);
@@ -222,6 +227,18 @@ static void cut_burst(const Sim *sim, DmaCommand *command, DmaBurst *burst)
     }
 }
 
+void dma_arrive(Sim *sim, DmaBurst *burst)
+{
+    Dma *dma = &sim->dma;
+
+    burst->next = NULL;
+    if (dma->arrived_first)
+        dma->arrived_last->next = burst;
+    else
+        dma->arrived_first = burst;
+    dma->arrived_last = burst;
+}
+
 static void issue_read(Sim *sim, int32_t unused)
 {
     Dma *dma = &sim->dma;
@@ -236,16 +253,14 @@ static void issue_read(Sim *sim, int32_t unused)
         cut_burst(sim, dma->current_read, burst);
         if (dma->current_read->left_to_request == 0)
             dma->current_read = NULL;
-        if (!burst_l2(sim, burst, false))
+        if (!burst_far(sim, burst, false))
             return;
-        burst->next = NULL;
-        if (dma->arrived_first)
-            dma->arrived_last->next = burst;
+        if (in_l3(sim, burst->l2))
+            l3_send(sim, burst);
         else
-            dma->arrived_first = burst;
-        dma->arrived_last = burst;
+            dma_arrive(sim, burst);
     }
-    schedule_steps(sim);
+    dma_schedule(sim);
 }
 
 static void issue_write(Sim *sim, int32_t unused)
@@ -265,7 +280,7 @@ static void issue_write(Sim *sim, int32_t unused)
             dma->current_write = NULL;
         dma->collecting = burst;
     }
-    schedule_steps(sim);
+    dma_schedule(sim);
 }
 
 /* Moves up to one word between a burst and L1; false after a fault. */
@@ -273,7 +288,6 @@ static bool move_word(Sim *sim, DmaBurst *burst, int port, bool into_l1, uint32_
 {
     uint32_t address = L1_BASE + ((burst->l1 + burst->done) & L1_ADDRESS_MASK);
     uint32_t size = 4 - (address & 3), left = burst->size - burst->done;
-    Core *owner = &sim->cores[burst->command->channel];
     uint8_t *at;
 
     if (size > left)
@@ -283,8 +297,6 @@ static bool move_word(Sim *sim, DmaBurst *burst, int port, bool into_l1, uint32_
         dma_fault(sim, burst->command, FAULT_DMA, address, size);
         return false;
     }
-    if (sim->watch && !watch_ok(owner, address, size, into_l1, true))
-        return false;
     sim->dma.port_free[port] = sim->now + bank_wait(sim, address, sim->now) + 1;
     if (into_l1) {
         __builtin_memcpy(at, burst->data + burst->done, size);
@@ -318,6 +330,20 @@ static bool word_into_l1(Sim *sim, int port)
     return true;
 }
 
+/* A burst that has been read from L1 altogether.  False after a fault. */
+bool dma_deliver(Sim *sim, DmaBurst *burst)
+{
+    Dma *dma = &sim->dma;
+
+    if (!burst_far(sim, burst, true))
+        return false;
+    burst->next = dma->free_writes;
+    dma->free_writes = burst;
+    dma->writes_in_flight--;
+    account_bytes(sim, burst->command, burst->size);
+    return true;
+}
+
 static bool word_out_of_l1(Sim *sim, int port)
 {
     Dma *dma = &sim->dma;
@@ -330,12 +356,9 @@ static bool word_out_of_l1(Sim *sim, int port)
         return false;
     if (burst->done == burst->size) {
         dma->collecting = NULL;
-        if (!burst_l2(sim, burst, true))
-            return false;
-        burst->next = dma->free_writes;
-        dma->free_writes = burst;
-        dma->writes_in_flight--;
-        account_bytes(sim, burst->command, burst->size);
+        if (!in_l3(sim, burst->l2))
+            return dma_deliver(sim, burst);
+        l3_send(sim, burst);
     }
     return true;
 }
@@ -350,7 +373,7 @@ static void transfer(Sim *sim, int32_t unused)
         if (!(inward ? word_into_l1(sim, port) : word_out_of_l1(sim, port)))
             return;
     }
-    schedule_steps(sim);
+    dma_schedule(sim);
 }
 
 void dma_init(Sim *sim)
@@ -362,6 +385,7 @@ void dma_init(Sim *sim)
     dma->issue_read.run = issue_read;
     dma->issue_write.run = issue_write;
     dma->transfer.run = transfer;
+    l3_init(sim);
     for (int i = 0; i < DMA_COMMANDS; i++) {
         dma->commands[i].next = dma->free_commands;
         dma->free_commands = &dma->commands[i];

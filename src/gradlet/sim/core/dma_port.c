@@ -11,7 +11,10 @@ static uint32_t take_counter(Dma *dma, uint32_t channel)
     uint32_t counter = (uint32_t)__builtin_ctz(dma->free_counters);
 
     dma->free_counters &= dma->free_counters - 1;
+    dma->channel[dma->counter_channel[counter]].own &= ~(1u << counter);
+    dma->channel[channel].own |= 1u << counter;
     dma->channel[channel].counter = counter;
+    dma->counter_channel[counter] = channel;
     return counter;
 }
 
@@ -19,6 +22,7 @@ static void free_counters(Sim *sim, uint32_t mask)
 {
     Dma *dma = &sim->dma;
 
+    watch_transfers_seen(sim, mask);
     dma->free_counters |= mask & ((1u << sim->config.dma_counters) - 1);
     if (dma->counter_waiter_count && dma->free_counters) {
         int32_t first = dma->counter_waiters[0];
@@ -39,6 +43,23 @@ static uint32_t counter_status(const Sim *sim)
     return status;
 }
 
+/* A core waits from the first look that finds transfers of its own under way to the first that
+ * does not. Counted are the cycles in which at least one core does. */
+static uint32_t look_at_status(Sim *sim, uint32_t number)
+{
+    DmaChannel *channel = &sim->dma.channel[number];
+    uint32_t status = counter_status(sim);
+    bool under_way = (status & channel->own) != 0;
+
+    if (under_way && !channel->polling && sim->dma.polling_cores++ == 0)
+        sim->dma.polling_since = sim->now;
+    else if (!under_way && channel->polling && --sim->dma.polling_cores == 0)
+        sim->dma.waited += sim->now - sim->dma.polling_since;
+    channel->polling = under_way;
+    watch_transfers_seen(sim, ~status);
+    return status;
+}
+
 static void unpack(DmaCommand *command, const DmaChannel *channel)
 {
     uint32_t word = command->word[0];
@@ -52,9 +73,26 @@ static void unpack(DmaCommand *command, const DmaChannel *channel)
     command->left_to_request = command->left_to_finish = word & COMMAND_LENGTH;
 }
 
-/* One more word of the command; the last one puts it into the queue of the core.
- * Returns false for a 2-D command whose lines are empty. */
-static bool accept_word(Sim *sim, uint32_t number, uint32_t value)
+/* The command is complete. */
+static void begin_transfer(Sim *sim, DmaCommand *command)
+{
+    Dma *dma = &sim->dma;
+
+    command->pc = sim->cores[command->channel].current_pc;
+    if (command->is_2d && command->left_to_finish && !command->line_bytes) {
+        dma_fault(sim, command, FAULT_DMA, command->l2, 0);
+        return;
+    }
+    if (sim->watch && !watch_transfer(sim, command))
+        return;
+    if (dma->started++ == dma->finished)
+        dma->busy_since = sim->now;
+    dma->pending_bytes[command->counter] += command->left_to_finish;
+    dma_enqueue(sim, command);
+}
+
+/* One more word of the command; the last one puts it into the queue of the core. */
+static void accept_word(Sim *sim, uint32_t number, uint32_t value)
 {
     Dma *dma = &sim->dma;
     DmaChannel *channel = &dma->channel[number];
@@ -71,18 +109,16 @@ static bool accept_word(Sim *sim, uint32_t number, uint32_t value)
     if (command->words == 1)
         unpack(command, channel);
     if (command->words < (command->is_2d ? 5u : 3u))
-        return true;
+        return;
     command->l1 = command->word[1];
     command->l2 = command->line_start = command->word[2];
     command->line_bytes = command->left_in_line = command->word[3];
     command->stride = command->word[4];
     channel->current = NULL;
-    dma->pending_bytes[command->counter] += command->left_to_finish;
-    dma_enqueue(sim, command);
-    return !(command->is_2d && command->left_to_finish && !command->line_bytes);
+    begin_transfer(sim, command);
 }
 
-static bool push_word(Core *core, const Insn *insn, uint32_t number, uint32_t value)
+static void push_word(Core *core, const Insn *insn, uint32_t number, uint32_t value)
 {
     DmaChannel *channel = &core->sim->dma.channel[number];
 
@@ -90,11 +126,9 @@ static bool push_word(Core *core, const Insn *insn, uint32_t number, uint32_t va
         channel->blocked = true;
         channel->blocked_word = value;
         wait_core(core, WAIT_DMA_QUEUE, insn);
-        return true;
+        return;
     }
-    if (!accept_word(core->sim, number, value))
-        fault(core, FAULT_DMA, core->sim->dma.channel[number].counter, 0);
-    return true;
+    accept_word(core->sim, number, value);
 }
 
 /* A command has left the queue of the core: a word that waited can go in. */
@@ -105,8 +139,7 @@ void dma_unblock(Sim *sim, uint32_t number)
     if (!channel->blocked)
         return;
     channel->blocked = false;
-    if (!accept_word(sim, number, channel->blocked_word))
-        fault(&sim->cores[number], FAULT_DMA, channel->counter, 0);
+    accept_word(sim, number, channel->blocked_word);
     resume_core(&sim->cores[number], 0);
 }
 
@@ -125,8 +158,10 @@ static void allocate(Core *core, const Insn *insn, uint32_t number, uint32_t *va
 bool dma_access(Core *core, const Insn *insn, uint32_t channel, uint32_t offset, uint32_t *value,
                 bool is_store)
 {
-    if (offset == 0 && is_store)
-        return push_word(core, insn, channel, *value);
+    if (offset == 0 && is_store) {
+        push_word(core, insn, channel, *value);
+        return true;
+    }
     if (offset == 0) {
         allocate(core, insn, channel, value);
         return true;
@@ -136,6 +171,21 @@ bool dma_access(Core *core, const Insn *insn, uint32_t channel, uint32_t offset,
         return true;
     }
     if (offset == 4)
-        *value = counter_status(core->sim);
+        *value = look_at_status(core->sim, channel);
     return offset == 4;
+}
+
+/* out: cycles with a transfer under way, cycles that a core waited, commands, bytes into L1 and out
+ * of it, and what of these bytes came from L3 and went there. */
+void sim_dma_counters(const Sim *sim, uint64_t *out)
+{
+    const Dma *dma = &sim->dma;
+
+    out[0] = dma->busy + (dma->started != dma->finished ? sim->now - dma->busy_since : 0);
+    out[1] = dma->waited;
+    out[2] = dma->started;
+    out[3] = dma->bytes[0];
+    out[4] = dma->bytes[1];
+    out[5] = dma->l3_bytes[0];
+    out[6] = dma->l3_bytes[1];
 }

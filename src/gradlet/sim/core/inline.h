@@ -4,6 +4,8 @@
 
 #define L1_BASE 0x10000000u
 #define L2_BASE 0x1C000000u
+#define L3_BASE 0x80000000u
+#define L1_ADDRESS_MASK 0xFFFFFu /* of a transfer: its bits above name no other memory */
 #define FETCH_BYTES 16u
 
 static inline uint32_t read_le(const uint8_t *p, uint32_t size)
@@ -11,6 +13,28 @@ static inline uint32_t read_le(const uint8_t *p, uint32_t size)
     uint32_t value = 0;
     __builtin_memcpy(&value, p, size);
     return value;
+}
+
+/* Position of a RAM byte in the maps that cover L1, then L2, then L3. */
+static inline uint32_t map_index(const Sim *sim, uint32_t address)
+{
+    uint32_t l1_bytes = (uint32_t)sim->config.l1_bytes, l2_bytes = (uint32_t)sim->config.l2_bytes;
+
+    if (address - L1_BASE < l1_bytes)
+        return address - L1_BASE;
+    if (address - L2_BASE < l2_bytes)
+        return l1_bytes + (address - L2_BASE);
+    return l1_bytes + l2_bytes + (address - L3_BASE);
+}
+
+static inline uint32_t map_bytes(const SimConfig *config)
+{
+    return (uint32_t)config->l1_bytes + (uint32_t)config->l2_bytes + (uint32_t)config->l3_bytes;
+}
+
+static inline bool in_l3(const Sim *sim, uint32_t address)
+{
+    return address - L3_BASE < (uint32_t)sim->config.l3_bytes;
 }
 
 static inline uint32_t bits(uint32_t word, int low, int count)

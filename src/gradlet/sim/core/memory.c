@@ -1,4 +1,4 @@
-/* The address map as a core sees it, accesses that are not plain L1, and the watch map. */
+/* The address map as a core sees it, and accesses that are not plain L1. */
 #include "sim.h"
 
 #define TEST_AND_SET_BASE 0x10100000u
@@ -10,13 +10,6 @@
 #define SOC_PERIPH_BASE 0x1A100000u
 #define SOC_PERIPH_SIZE 0x00010000u
 
-/* A watched byte: three permissions, then the core that has written it in this phase, plus 1. */
-enum {
-    WATCH_READ = 1, WATCH_WRITE = 2, WATCH_INITIALISED = 4, WATCH_PERMISSIONS = 7,
-    WATCH_WRITER_SHIFT = 3
-};
-enum { WATCH_KEEP = 8 }; /* in a call of sim_watch: what is initialised stays so */
-
 uint8_t *ram(const Sim *sim, uint32_t address, uint32_t size)
 {
     uint32_t l1_bytes = (uint32_t)sim->config.l1_bytes, l2_bytes = (uint32_t)sim->config.l2_bytes;
@@ -25,15 +18,9 @@ uint8_t *ram(const Sim *sim, uint32_t address, uint32_t size)
         return sim->l1 + (address - L1_BASE);
     if (address - L2_BASE < l2_bytes && size <= l2_bytes - (address - L2_BASE))
         return sim->l2 + (address - L2_BASE);
+    if (in_l3(sim, address) && size <= (uint32_t)sim->config.l3_bytes - (address - L3_BASE))
+        return sim->l3 + (address - L3_BASE);
     return NULL;
-}
-
-/* Position of a RAM byte in the maps that cover L1, then L2. */
-static uint32_t map_index(const Sim *sim, uint32_t address)
-{
-    if (address - L1_BASE < (uint32_t)sim->config.l1_bytes)
-        return address - L1_BASE;
-    return (uint32_t)sim->config.l1_bytes + (address - L2_BASE);
 }
 
 /* Slots in blocks without code are left alone: touching them would cost memory. */
@@ -60,49 +47,12 @@ void code_written(Sim *sim, uint32_t address, uint32_t size)
         forget_slot(sim, first + offset);
 }
 
-/* Two cores that store to the same byte in one phase race; the DMA belongs to no core. */
-static FaultKind store_problem(uint8_t *entry, uint8_t writer)
-{
-    uint8_t before = *entry >> WATCH_WRITER_SHIFT;
-
-    if (!(*entry & WATCH_WRITE))
-        return FAULT_WATCH_WRITE;
-    if (writer && before && before != writer)
-        return FAULT_WATCH_RACE;
-    *entry = (uint8_t)((*entry & WATCH_PERMISSIONS) | WATCH_INITIALISED |
-                       writer << WATCH_WRITER_SHIFT);
-    return FAULT_NONE;
-}
-
-static FaultKind load_problem(uint8_t entry)
-{
-    if (!(entry & WATCH_READ))
-        return FAULT_WATCH_READ;
-    return entry & WATCH_INITIALISED ? FAULT_NONE : FAULT_WATCH_UNINITIALISED;
-}
-
-bool watch_ok(Core *core, uint32_t address, uint32_t size, bool is_store, bool is_dma)
-{
-    Sim *sim = core->sim;
-    uint8_t *map = sim->watch + map_index(sim, address);
-    uint8_t writer = (uint8_t)(is_dma ? 0 : core->id + 1);
-
-    for (uint32_t i = 0; i < size; i++) {
-        FaultKind problem = is_store ? store_problem(&map[i], writer) : load_problem(map[i]);
-        if (problem != FAULT_NONE) {
-            fault(core, problem, address + i, size);
-            return false;
-        }
-    }
-    return true;
-}
-
 static void ram_transfer(Core *core, uint8_t *at, uint32_t address, uint32_t size,
                          uint32_t *value, bool is_store)
 {
     Sim *sim = core->sim;
 
-    if (sim->watch && !core->is_controller && !watch_ok(core, address, size, is_store, false))
+    if (sim->watch && !core->is_controller && !watch_ok(core, address, size, is_store))
         return;
     if (!is_store) {
         *value = read_le(at, size);
@@ -165,7 +115,8 @@ static bool access_word(Core *core, const Insn *insn, uint32_t address, uint32_t
         if (in_l1 && !core->is_controller)
             *latency = bank_wait(sim, address, core->now);
         else if (!core->is_controller)
-            *latency = (uint64_t)sim->config.l2_latency;
+            *latency = (uint64_t)(in_l3(sim, address) ? sim->config.l3_latency
+                                                      : sim->config.l2_latency);
         ram_transfer(core, at, address, size, value, is_store);
         if (in_l1 && *latency)
             core->events[EV_TCDM_CONTENTION] += *latency;
@@ -268,42 +219,6 @@ void slow_store(Core *core, const Insn *insn, uint32_t address, uint32_t size, u
     }
     if (access_word(core, insn, address, size, &value, true, &latency))
         account_latency(core, address, latency, true);
-}
-
-/* ---- the watch map: the first call makes everything else accessible and initialised.  An owner
- * counts as a core that has stored there in this phase; -1 is nobody. */
-
-int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner)
-{
-    uint32_t total = (uint32_t)(sim->config.l1_bytes + sim->config.l2_bytes);
-    uint8_t keep = permissions & WATCH_KEEP ? WATCH_INITIALISED : 0;
-    uint8_t *map;
-
-    if (!ram(sim, address, size))
-        return -1;
-    if (!sim->watch) {
-        sim->watch = sim->watch_store;
-        __builtin_memset(sim->watch, WATCH_READ | WATCH_WRITE | WATCH_INITIALISED, total);
-    }
-    map = sim->watch + map_index(sim, address);
-    for (uint32_t i = 0; i < size; i++)
-        map[i] = (uint8_t)((permissions & WATCH_PERMISSIONS) | (map[i] & keep) |
-                           (owner + 1) << WATCH_WRITER_SHIFT);
-    return 0;
-}
-
-void sim_watch_off(Sim *sim)
-{
-    sim->watch = NULL;
-}
-
-/* From now on other cores may store where one has stored: there was a barrier between. */
-void sim_watch_new_phase(Sim *sim)
-{
-    uint32_t total = (uint32_t)(sim->config.l1_bytes + sim->config.l2_bytes);
-
-    for (uint32_t i = 0; sim->watch && i < total; i++)
-        sim->watch[i] &= WATCH_PERMISSIONS;
 }
 
 int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size)

@@ -29,8 +29,8 @@
 /* Everything that a target file can set.  Only 32-bit fields: the binding fills it by name. */
 typedef struct {
     int32_t cores, fpus, contention;
-    int32_t l1_bytes, l1_banks, l2_bytes;
-    int32_t l2_latency, cluster_periph_latency, soc_periph_latency;
+    int32_t l1_bytes, l1_banks, l2_bytes, l3_bytes;
+    int32_t l2_latency, l3_latency, cluster_periph_latency, soc_periph_latency;
     int32_t load_use, branch_taken, jump;
     int32_t mul_cycles, mulh_cycles, mul_result, div_base;
     int32_t fdiv_cycles, fdiv_small_cycles;
@@ -39,6 +39,7 @@ typedef struct {
     int32_t wakeup_latency, elw_overhead, blocking_read_latency;
     int32_t dma_channels, dma_counters, dma_core_queue, dma_global_queue;
     int32_t dma_reads, dma_writes, dma_burst_bytes, dma_ports;
+    int32_t dma_l3_setup, dma_l3_rate;
     int32_t stdout_bytes, trace_records;
 } SimConfig;
 
@@ -64,12 +65,19 @@ typedef enum {
     FAULT_WATCH_READ,
     FAULT_WATCH_WRITE,
     FAULT_WATCH_UNINITIALISED,
-    FAULT_WATCH_RACE
+    FAULT_WATCH_RACE,
+    FAULT_WATCH_DMA_READ,
+    FAULT_WATCH_DMA_WRITE,
+    FAULT_WATCH_DMA_UNINITIALISED,
+    FAULT_WATCH_DMA_LOAD,
+    FAULT_WATCH_DMA_STORE,
+    FAULT_WATCH_DMA_OVERLAP
 } FaultKind;
 
 typedef struct {
     int32_t kind, core;
     uint32_t pc, address, size, opcode;
+    int32_t other; /* core of the transfer that is in the way */
 } Fault;
 
 /* Where the cycles of a core go that are not one per instruction. */
@@ -223,9 +231,10 @@ struct Sim {
     Core *first; /* run list, in the order of execution within a cycle */
     Event *events;
     Insn *code_l1, *code_l2;
-    uint8_t *l1, *l2;
-    uint8_t *code_present; /* one byte per 256 bytes of L1, then of L2 */
-    uint8_t *watch;        /* one permission byte per byte of L1, then of L2; NULL when off */
+    uint8_t *l1, *l2, *l3; /* l3 is last in the maps, too; no code runs there */
+    uint8_t *code_present; /* one byte per 256 bytes of L1, L2, L3 */
+    uint8_t *watch;        /* of cores: one byte per byte of L1, L2, L3; NULL when off */
+    uint8_t *watch_dma;    /* the same of transfers */
     int32_t status;
     uint32_t bank_mask;
     bool pause; /* an output buffer is full, or a breakpoint is reached */
@@ -246,7 +255,7 @@ struct Sim {
     Dma dma;
     Timer timer;
     Event timer_event[2];
-    uint8_t *watch_store;
+    uint8_t *watch_store, *watch_dma_store;
 
     uint32_t exit_code, cores_at_break;
     Fault fault;
@@ -271,9 +280,11 @@ size_t sim_take_stdout(Sim *sim, char *out, size_t size);
 size_t sim_take_trace(Sim *sim, TraceRecord *out, size_t count);
 void sim_set_trace(Sim *sim, int32_t on);
 void sim_core_counters(const Sim *sim, int32_t core, uint64_t *out);
+void sim_dma_counters(const Sim *sim, uint64_t *out);
 int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size);
 int32_t sim_write(Sim *sim, uint32_t address, const uint8_t *in, uint32_t size);
 int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner);
+int32_t sim_watch_dma(Sim *sim, uint32_t address, uint32_t size, int32_t permissions);
 void sim_watch_off(Sim *sim);
 void sim_watch_new_phase(Sim *sim);
 int32_t sim_break(Sim *sim, uint32_t address, int32_t on);
@@ -311,7 +322,9 @@ void icache_reset(Sim *sim);
 void icache_flush(Sim *sim);
 uint8_t *ram(const Sim *sim, uint32_t address, uint32_t size);
 void code_written(Sim *sim, uint32_t address, uint32_t size);
-bool watch_ok(Core *core, uint32_t address, uint32_t size, bool is_store, bool is_dma);
+bool watch_ok(Core *core, uint32_t address, uint32_t size, bool is_store);
+bool watch_transfer(Sim *sim, const DmaCommand *command);
+void watch_transfers_seen(Sim *sim, uint32_t counters);
 void slow_load(Core *core, const Insn *insn, uint32_t address, uint32_t size, bool sign);
 void slow_store(Core *core, const Insn *insn, uint32_t address, uint32_t size, uint32_t value);
 void finish_second_half(Core *core);
@@ -327,6 +340,13 @@ bool dma_access(Core *core, const Insn *insn, uint32_t channel, uint32_t offset,
 void dma_init(Sim *sim);
 void dma_enqueue(Sim *sim, DmaCommand *command);
 void dma_unblock(Sim *sim, uint32_t number);
+void dma_fault(Sim *sim, const DmaCommand *command, FaultKind kind, uint32_t address,
+               uint32_t size);
+void dma_arrive(Sim *sim, DmaBurst *burst);
+bool dma_deliver(Sim *sim, DmaBurst *burst);
+void dma_schedule(Sim *sim);
+void l3_send(Sim *sim, DmaBurst *burst);
+void l3_init(Sim *sim);
 bool timer_access(Sim *sim, uint32_t offset, uint32_t *value, bool is_store);
 void timer_init(Sim *sim);
 bool csr_read(Core *core, uint32_t number, uint32_t *value);

@@ -8,11 +8,8 @@ int main(void);
 
 static void fill_l1(void)
 {
-    const uint32_t bytes = (uint32_t)(gl_l1_end - gl_l1_start);
-    for (uint32_t done = 0; done < bytes; done += GL_DMA_MOST) {
-        const uint32_t left = bytes - done;
-        gl_dma_wait(gl_dma_start(gl_l1_start + done, gl_l1_image + done, left < GL_DMA_MOST ? left : GL_DMA_MOST, GL_DMA_TO_L1));
-    }
+    gl_dma_copy(gl_l1_start, gl_l1_image, (uint32_t)(gl_l1_end - gl_l1_start), 1, 0, GL_DMA_IN);
+    gl_dma_wait_all();
 }
 
 /* Two registers: whether this core speaks for the team, and what main() returned. */
@@ -21,7 +18,9 @@ uint64_t gl_team(void);
 uint64_t gl_team(void)
 {
     gl_barrier();
-    GL_ALONE(fill_l1());
+    gl_dma_open();
+    GL_ONE(fill_l1());
+    gl_barrier();
     const uint32_t result = (uint32_t)main();
     gl_barrier();
     return (uint64_t)result << 32 | (gl_core_id() == 0);

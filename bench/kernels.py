@@ -1,0 +1,80 @@
+"""Kernels on the simulated cluster: the cases that the project is judged by, all data in L1.
+
+Each figure is the best kernel's median over 8 code alignments; call and closing barrier count.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common import finish, parser, stderr
+from rich.table import Table
+
+from gradlet import bench, target
+
+
+@dataclass(frozen=True)
+class Measured:
+    """goal: multiply-adds per cycle that are asked for."""
+
+    name: str
+    case: Callable[[], bench.Case]
+    goal: float
+    l1: str = "64k"
+
+
+def _conv(channels: int, height: int, width: int, groups: int, step: str) -> bench.Case:
+    shape = (channels, height, width)
+    return bench.conv2d(shape, channels, (3, 3), (1, 1), (1, 1, 1, 1), groups, 1, step)
+
+
+TABLE = (
+    *(Measured(f"gemm 64x64x64 {x}", lambda x=x: bench.gemm(64, 64, 64, x), 5.0) for x in bench.LAYOUTS),
+    Measured("gemm 80x64x128 nt", lambda: bench.gemm(80, 64, 128, "nt"), 5.2, "128k"),
+    Measured("gemm 17x19x23 nn", lambda: bench.gemm(17, 19, 23), 3.8),
+    *(
+        Measured(f"conv 16->16 k3 16x16 {x}", lambda x=x: _conv(16, 16, 16, 1, x), goal)
+        for x, goal in (("forward", 5.8), ("input_grad", 5.8), ("weight_grad", 5.3))
+    ),
+    *(
+        Measured(f"depthwise 64 k3 25x5 {x}", lambda x=x: _conv(64, 25, 5, 64, x), 6.3, "128k")
+        for x in bench.STEPS
+    ),
+    Measured("FC 128x128 forward", lambda: bench.linear(128, 128, 1, "forward"), 3.5, "128k"),
+    Measured("FC 128x128 input_grad", lambda: bench.linear(128, 128, 1, "input_grad"), 3.5, "128k"),
+    Measured(
+        "FC 128x128 weight_grad, sgd",
+        lambda: bench.linear(128, 128, 1, "weight_grad", "sgd"),
+        2.3,
+        "128k",
+    ),
+)
+
+
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("--only", default="", help="cases whose name contains this")
+    given = options.parse_args()
+    table = Table(box=None)
+    for column in ("case", "kernel", "cycles", "MAC/cycle", "range", "goal"):
+        table.add_column(column)
+    rows, passed = [], True
+    with stderr.status("kernels") as status:
+        for item in (item for item in TABLE if given.only in item.name):
+            device = target.load("pulp-open", sizes={"L1": item.l1})
+            report = bench.measure(item.case(), device, progress=status.update)
+            value = report.to_json()
+            rows.append({"name": item.name, "goal": item.goal, **value})
+            passed &= report.passed
+            best = report.rows[0]
+            spread = f"{best.macs / best.most:.2f} - {best.macs / best.least:.2f}"
+            cells = (item.name, best.kernel, f"{best.cycles:,}", f"{best.mac_per_cycle:.2f}", spread)
+            table.add_row(*cells, f"{item.goal:.1f}")
+    finish("kernels", rows, table, as_json=given.json)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

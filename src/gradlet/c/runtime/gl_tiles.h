@@ -1,0 +1,285 @@
+/* Runs one kernel call tile by tile. Operands that lie in a far memory are seen through windows: the
+ * box that a tile needs is copied into a slot of the near memory, or from there when it is done; with
+ * `ahead` that of the next tile, while this one is computed. Every window belongs to a core, which
+ * moves it and waits for its copies, so that no core has much to do besides computing.
+ *
+ * The table of a call is read-only and lies far away; it is copied near before the call starts, so
+ * that everything it points to inside itself is an offset from its start. */
+#ifndef GL_TILES_H
+#define GL_TILES_H
+
+#include "gl_port.h"
+
+#define GL_TILE_AXES 4
+#ifndef GL_TILE_WINDOWS
+#define GL_TILE_WINDOWS 16 /* operands of a call at most */
+#endif
+
+/* A box as a copy: planes x lines runs of bytes, at these distances in the far memory. */
+typedef struct {
+    int32_t bytes, lines, pitch, planes, plane_pitch;
+} gl_box;
+
+/* How tile `index` of an axis moves a window: its start is index * delta - back bytes further on, but
+ * within 0..most, and its box `radix` places further per kind. */
+typedef struct {
+    int32_t axis, kinds, radix, delta, back, most; /* kinds: offset of those of the axis, a byte each */
+} gl_step;
+
+typedef struct {
+    char *far, *near; /* near is 0 where the operand is used in place */
+    int32_t slot_bytes;
+    uint8_t slots, load, store, moved_by; /* moved_by: bits of the axes that change its box */
+    uint16_t boxes, first_step, steps, early; /* numbers of its first box and step; early: see below */
+} gl_window;
+
+typedef struct gl_frame gl_frame;
+typedef void gl_kernel(gl_core me, const gl_frame *f, int32_t step);
+
+typedef struct {
+    gl_kernel *first, *more, *finish; /* tiles that start a sum, that add to it; after the last */
+    int32_t repeat; /* calls of the kernel per tile, with a barrier between */
+    uint8_t axes, windows, reductions, ahead; /* axes: outermost first; reductions from this one on */
+    int32_t count[GL_TILE_AXES], radix[GL_TILE_AXES];
+    int32_t kinds, steps, boxes, sizes, size_pitch, finish_sizes, finish_pitch; /* offsets, and their distances */
+} gl_tiling;
+
+/* What the kernel of a tile gets: its operands in the order of the call, and the sizes. */
+struct gl_frame {
+    gl_kernel *kernel, *finish;
+    const void *sizes, *finish_sizes;
+    void *t[GL_TILE_WINDOWS];
+};
+
+/* Where a window stands, and what it still has to write back. */
+typedef struct {
+    char *far, *put_from, *put_to;
+    const gl_box *box, *put_box;
+    int32_t slot;
+} gl_window_state;
+
+/* Two per network, in the near memory: the windows of a call that are early are at their first boxes
+ * before it begins, since the call before has fetched these, together with the table. */
+typedef struct {
+    gl_window_state windows[GL_TILE_WINDOWS];
+    gl_frame frames[2];
+} gl_tiles;
+
+/* What a core needs to move its windows; table is the copy in the near memory. */
+typedef struct {
+    gl_tiles *tiles;
+    const gl_tiling *table;
+    int32_t index[GL_TILE_AXES];
+    uint32_t moved; /* bits of the axes that the last step has changed */
+} gl_walk;
+
+static inline void gl_box_copy(char *near, char *far, const gl_box *box, uint32_t direction)
+{
+    gl_dma_copy(near, far, (uint32_t)box->bytes, (uint32_t)box->lines, (uint32_t)box->pitch, direction);
+    for (int32_t plane = 1; plane < box->planes; ++plane) {
+        near += box->bytes * box->lines;
+        far += box->plane_pitch;
+        gl_dma_copy(near, far, (uint32_t)box->bytes, (uint32_t)box->lines, (uint32_t)box->pitch, direction);
+    }
+}
+
+/* Starts to write back what has been computed in the slot that a window has left. */
+static inline void gl_window_store(gl_window_state *state)
+{
+    if (!state->put_box) return;
+    gl_box_copy(state->put_from, state->put_to, state->put_box, GL_DMA_OUT);
+    state->put_box = 0;
+}
+
+/* Moves one window to the tile at hand. If its box is another than before, the old one is to be
+ * written back, and the new one is fetched into the next slot. Returns where the kernel finds it. */
+static inline char *gl_window_move(const gl_walk *walk, const gl_window *window, gl_window_state *state)
+{
+    const gl_tiling *table = walk->table;
+    const gl_step *step = (const gl_step *)((const char *)table + table->steps) + window->first_step;
+    int32_t offset = 0, kind = window->boxes;
+    for (int i = window->steps; i > 0; --i, ++step) {
+        const int32_t index = walk->index[step->axis];
+        offset += gl_min(gl_max(0, index * step->delta - step->back), step->most);
+        kind += ((const uint8_t *)table)[step->kinds + index] * step->radix;
+    }
+    char *far = window->far + offset;
+    if (!window->near) return far;
+    const gl_box *box = (const gl_box *)((const char *)table + table->boxes) + kind;
+    char *near = window->near + state->slot * window->slot_bytes;
+    if (state->far == far && state->box == box) return near;
+    if (state->box) {
+        if (window->store) {
+            state->put_from = near;
+            state->put_to = state->far;
+            state->put_box = state->box;
+            if (!table->ahead) { /* into the same slot: not before the old box is out of it */
+                gl_window_store(state);
+                gl_dma_wait_all();
+            }
+        }
+        near += window->slot_bytes;
+        if (++state->slot == window->slots) {
+            state->slot = 0;
+            near = window->near;
+        }
+    }
+    state->far = far;
+    state->box = box;
+    if (window->load) gl_box_copy(near, far, box, GL_DMA_IN);
+    return near;
+}
+
+/* The kernel and the sizes of the tile at hand. */
+static inline void gl_frame_choose(const gl_walk *walk, gl_frame *frame)
+{
+    const gl_tiling *table = walk->table;
+    const uint8_t *kinds = (const uint8_t *)table + table->kinds;
+    int32_t kind = 0, added = 0, last = 1;
+    for (int axis = 0; axis < table->axes; ++axis) {
+        const int32_t index = walk->index[axis];
+        kind += kinds[index] * table->radix[axis];
+        kinds += table->count[axis];
+        if (axis < table->reductions) continue;
+        added |= index;
+        last &= index == table->count[axis] - 1;
+    }
+    frame->kernel = added ? table->more : table->first;
+    frame->finish = last ? table->finish : 0;
+    frame->sizes = (const char *)table + table->sizes + kind * table->size_pitch;
+    frame->finish_sizes = (const char *)table + table->finish_sizes + kind * table->finish_pitch;
+}
+
+/* The number of the first window of a core; the last cores, which often have the least to do, come
+ * first. The core behind them, if there is one, fills in the rest of the frame. */
+static inline int gl_first_window(gl_core me) { return me.count - 1 - me.id; }
+
+/* This core's part of preparing a tile: its windows, or the kernel. Without a frame there is no further
+ * tile, and only what is done is written back. */
+static inline void gl_tiles_fetch(const gl_walk *walk, gl_core me, gl_frame *frame, const gl_frame *before)
+{
+    const gl_tiling *table = walk->table;
+    const gl_window *windows = (const gl_window *)(table + 1);
+    const int count = table->windows;
+    int w = gl_first_window(me);
+    for (; w < count; w += me.count) {
+        gl_window_state *state = &walk->tiles->windows[w];
+        gl_window_store(state);
+        if (!frame) continue;
+        frame->t[w] = windows[w].moved_by & walk->moved ? gl_window_move(walk, &windows[w], state) : before->t[w];
+    }
+    if (w == count && frame) gl_frame_choose(walk, frame);
+}
+
+/* On to the next tile. */
+static inline void gl_walk_on(gl_walk *walk)
+{
+    walk->moved = 0;
+    for (int axis = walk->table->axes - 1; axis >= 0; --axis) {
+        walk->moved |= 1u << axis;
+        if (++walk->index[axis] < walk->table->count[axis]) break;
+        walk->index[axis] = 0;
+    }
+}
+
+/* This core's part of writing back what is still near. */
+static inline void gl_tiles_end(const gl_walk *walk, gl_core me)
+{
+    const gl_window *windows = (const gl_window *)(walk->table + 1);
+    for (int w = gl_first_window(me); w < walk->table->windows; w += me.count) {
+        gl_window_state *state = &walk->tiles->windows[w];
+        if (!windows[w].store) continue;
+        gl_window_store(state);
+        gl_box_copy(windows[w].near + state->slot * windows[w].slot_bytes, state->far, state->box, GL_DMA_OUT);
+    }
+    gl_dma_wait_all();
+}
+
+static inline void gl_tiles_compute(const gl_frame *frame, int32_t repeat)
+{
+    for (int32_t step = 0; step < repeat; ++step) {
+        if (step > 0) GL_BARRIER();
+        GL_EACH_CORE(me) { frame->kernel(me, frame, step); }
+    }
+    if (!frame->finish) return;
+    GL_BARRIER();
+    GL_EACH_CORE(me) { frame->finish(me, frame, 0); }
+}
+
+static inline void gl_window_reset(gl_window_state *state)
+{
+    state->box = state->put_box = 0;
+    state->slot = 0;
+}
+
+/* This core's windows of the next call that are early go to their first boxes. */
+static inline void gl_tiles_fetch_early(const gl_walk *next, gl_core me)
+{
+    const gl_window *windows = (const gl_window *)(next->table + 1);
+    for (int w = gl_first_window(me); w < next->table->windows; w += me.count) {
+        gl_window_reset(&next->tiles->windows[w]);
+        if (windows[w].early) gl_window_move(next, &windows[w], &next->tiles->windows[w]);
+    }
+}
+
+/* Starts to copy a table to where a walk finds it. */
+static inline void gl_table_fetch(const gl_walk *walk, const gl_tiling *table, uint32_t bytes)
+{
+    GL_ONE(gl_dma_copy((char *)(uintptr_t)walk->table, table, bytes, 1, 0, GL_DMA_IN));
+}
+
+/* All windows at their first boxes. Without a table it is near already. */
+static inline void gl_tiles_begin(const gl_walk *walk, const gl_tiling *table, uint32_t bytes)
+{
+    if (table) {
+        gl_table_fetch(walk, table, bytes);
+        GL_ONE(gl_dma_wait_all());
+        GL_BARRIER();
+    }
+    GL_EACH_CORE(me)
+    {
+        for (int w = gl_first_window(me); table && w < walk->table->windows; w += me.count)
+            gl_window_reset(&walk->tiles->windows[w]);
+        gl_tiles_fetch(walk, me, &walk->tiles->frames[0], 0);
+    }
+}
+
+/* Every core of the team calls this; near has room for the table, count is the number of tiles. table
+ * is 0 if the call before has fetched it. next is the table of the call behind, which is fetched here
+ * together with the windows that are early, or 0; its place is `other` bytes from this one's. */
+static __attribute__((noinline, unused)) void gl_tiles_run(
+    gl_tiles *tiles, void *near, const gl_tiling *table, uint32_t bytes, int32_t count, const gl_tiling *next,
+    uint32_t next_bytes, int32_t other)
+{
+    gl_walk walk = {tiles, near, {0}, ~0u};
+    const gl_walk behind = {other > 0 ? tiles + 1 : tiles - 1, (void *)((char *)near + other), {0}, ~0u};
+    gl_tiles_begin(&walk, table, bytes);
+    if (next && count == 1) gl_table_fetch(&behind, next, next_bytes);
+    gl_dma_wait_all();
+    GL_BARRIER();
+    if (next && count > 1) gl_table_fetch(&behind, next, next_bytes);
+    const int32_t repeat = walk.table->repeat, ahead = walk.table->ahead;
+    for (int32_t tile = 0; tile < count; ++tile) {
+        gl_frame *frame = &tiles->frames[tile & 1], *following = &tiles->frames[(tile + 1) & 1];
+        const int more = tile + 1 < count;
+        if (!ahead) {
+            gl_tiles_compute(frame, repeat);
+            GL_BARRIER();
+        }
+        gl_walk_on(&walk);
+        GL_EACH_CORE(me)
+        {
+            gl_tiles_fetch(&walk, me, more ? following : 0, frame);
+            if (next && !more) gl_tiles_fetch_early(&behind, me);
+        }
+        if (ahead) gl_tiles_compute(frame, repeat);
+        if (!more) break;
+        gl_dma_wait_all();
+        GL_BARRIER();
+    }
+    GL_BARRIER();
+    GL_EACH_CORE(me) { gl_tiles_end(&walk, me); }
+    GL_BARRIER();
+}
+
+#endif

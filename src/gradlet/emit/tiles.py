@@ -1,0 +1,144 @@
+"""Tiled calls in C: a small function per kernel, and the table that the runtime walks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradlet import kernels
+from gradlet.emit.names import size_text
+from gradlet.plan.model import Call, Plan
+from gradlet.plan.parts import followers
+from gradlet.plan.table import radices, rows
+from gradlet.plan.tiling import Lines, Tiling
+
+WORD = 4
+MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which of the two places for tables a call has, whether its own is there already, and the call
+    whose table and first boxes it fetches ahead, or -1."""
+
+    place: int
+    ready: bool
+    following: int
+
+
+def chained(plan: Plan) -> dict[int, Link]:
+    """How tiled calls follow one another."""
+    after = followers(plan.graph, plan.calls)
+    links: dict[int, Link] = {}
+    for index, call in enumerate(plan.calls):
+        if call.tiling is None:
+            continue
+        following = after.get(index, -1)
+        if following >= 0 and plan.calls[following].tiling is None:
+            following = -1
+        before = links.get(index - 1)
+        ready = before is not None and before.following == index
+        place = 1 - before.place if before is not None and ready else 0
+        links[index] = Link(place, ready, following)
+    return links
+
+
+def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -> dict[str, Any]:
+    """What the template prints of a tiled call."""
+    tiling = call.tiling
+    assert tiling is not None
+    table = rows(tiling)
+    frame = {row.position: place for place, row in enumerate(table)}
+
+    def argument(position: int, *, once: bool = True) -> str:
+        window = tiling.windows[position]
+        if window is None or (window.once and not once):
+            return "0"
+        return f"f->t[{frame[position]}]" if position in frame else f"T_{names[window.tensor]}"
+
+    functions = [_function(plan, call, "first", call.kernel, scratch, argument)]
+    if tiling.more:
+        functions.append(_function(plan, call, "more", tiling.more, scratch, argument))
+    if tiling.finish:
+        functions.append(_finish(plan, call, argument))
+    steps = [step for row in table for step in row.steps]
+    starts = [sum(axis.count for axis in tiling.axes[:n]) for n in range(len(tiling.axes))]
+    boxes = [box for row in table for box in row.boxes]
+    return {
+        "functions": functions,
+        "tiles": tiling.count,
+        "axes": len(tiling.axes),
+        "reductions": sum(not axis.reduction for axis in tiling.axes),
+        "ahead": int(tiling.ahead),
+        "repeat": call.repeat,
+        "count": [axis.count for axis in tiling.axes],
+        "radix": radices(tiling.axes),
+        "windows": list(_windows(plan, tiling, names)),
+        "steps": [
+            f"{s.axis}, AT(kinds) + {starts[s.axis]}, {s.radix}, {s.delta}, {s.back}, {s.most}"
+            for s in steps
+        ],
+        "boxes": [_box(box) for box in boxes],
+        "kinds": [kind for axis in tiling.axes for kind in axis.kinds],
+        "all_sizes": [size_text(sizes) for sizes in tiling.sizes],
+        "finish_sizes": [size_text(sizes) for sizes in tiling.finish_sizes],
+        "finish_type": kernels.sizes_type(tiling.finish.family, plan.prefix)
+        if tiling.finish
+        else "",
+    }
+
+
+def _box(box: Lines) -> str:
+    return f"{box.bytes}, {box.lines}, {box.pitch}, {box.planes}, {box.plane_pitch}"
+
+
+def _windows(plan: Plan, tiling: Tiling, names: Mapping[str, str]) -> Iterator[str]:
+    places = plan.buffer_of()
+    first = step = 0
+    for row in rows(tiling):
+        window = row.window
+        far = f"(char *)T_{names[window.tensor]}" if window.tensor in names else "0"
+        near = "0"
+        if window.near:
+            buffer = places[window.near]
+            near = f"(char *)&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]"
+        moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
+        flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {moved_by}"
+        numbers = f"{first}, {step}, {len(row.steps)}, {int(window.early)}"
+        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {numbers}"
+        first += len(row.boxes)
+        step += len(row.steps)
+
+
+def _function(
+    plan: Plan, call: Call, role: str, kernel: kernels.Kernel, scratch: str, argument: Any
+) -> dict[str, str]:
+    """The kernel over the operands of a frame."""
+    tiling = call.tiling
+    assert tiling is not None
+    outputs = len(call.outputs)
+    positions = list(range(outputs + len(call.inputs)))
+    if tiling.finish:  # into the gradient's window; the weights and the settings come at the end
+        taken = len(kernels.catalogue()[kernel.family].modes[kernel.mode].inputs)
+        positions = [len(tiling.windows) - 1, *range(outputs, outputs + taken)]
+    arguments = ["me", *(argument(p, once=role == "first") for p in positions)]
+    if scratch and kernels.variant_of(kernel).scratch:
+        arguments.append(scratch)
+    if kernels.catalogue()[kernel.family].stepped:
+        arguments.append("step")
+    arguments.append("f->sizes")
+    return {"role": role, "symbol": kernel.symbol(plan.prefix), "arguments": ", ".join(arguments)}
+
+
+def _finish(plan: Plan, call: Call, argument: Any) -> dict[str, str]:
+    """The update of a box of weights: w_next[, m_next], w, g, hyper[, m], all in place."""
+    tiling = call.tiling
+    assert tiling is not None
+    assert tiling.finish is not None
+    outputs = [argument(position) for position in range(len(call.outputs))]
+    gradient = argument(len(tiling.windows) - 1)
+    hyper = argument(len(call.outputs) + len(call.inputs) - 1)
+    arguments = ["me", *outputs, outputs[0], gradient, hyper, *outputs[1:], "f->finish_sizes"]
+    symbol = tiling.finish.symbol(plan.prefix)
+    return {"role": "finish", "symbol": symbol, "arguments": ", ".join(arguments)}

@@ -1,0 +1,334 @@
+"""Which data lie in which memory, when not all of them fit into the nearest, and the tiles then.
+
+Small things that are touched often get a place near the cores for good. Every other call sees its
+operands through windows. What room the windows leave goes to tensors for their whole life, those
+that save the most copying per byte first: a result then stays near for its reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gradlet.graph import Array
+from gradlet.plan.alias import Storage
+from gradlet.plan.model import Call, Plan
+from gradlet.plan.order import Unit
+from gradlet.plan.parts import followers
+from gradlet.plan.place import Request, height
+from gradlet.plan.table import control_bytes
+from gradlet.plan.tiler import Choice, Context, Tiler
+from gradlet.plan.tiling import Tiling, dense
+
+SMALL = 512
+SMALL_SHARE = 0.2
+RESERVE = 1536
+"""Bytes kept at first for the table of the running call and its state."""
+
+
+@dataclass
+class Levels:
+    """near: storages in the nearest memory. requests: what calls need there while they run."""
+
+    calls: list[Call]
+    near: set[str]
+    requests: list[Request]
+    room: int
+
+
+class _Ledger:
+    """Bytes of the nearest memory in use at each call."""
+
+    def __init__(self, calls: int, align: int) -> None:
+        self.used: Array = np.zeros(calls + 1, np.int64)
+        self.align = align
+
+    def add(self, size: int, first: int, last: int) -> None:
+        rounded = -(-abs(size) // self.align) * self.align
+        self.used[first : last + 1] += rounded if size > 0 else -rounded
+
+    def free(self, room: int, first: int, last: int) -> int:
+        return int(room - self.used[first : last + 1].max(initial=0))
+
+
+def assign_levels(
+    plan: Plan,
+    units: Sequence[Unit],
+    requests: Sequence[Request],
+    persistent: Sequence[Storage],
+    tiler: Tiler,
+) -> Levels | None:
+    """Tilings for the calls of a plan whose data lie in a far memory; None if there is no room."""
+    memory = plan.target.memories[0]
+    kept, spare = RESERVE, 0
+    while kept + spare < plan.target.room(memory):
+        found = _assigned(plan, units, requests, persistent, tiler, kept + spare)
+        needed = control_bytes([call.tiling for call in found.calls if call.tiling])
+        excess = near_height(found, persistent, memory.align) - found.room
+        if needed <= kept and excess <= 0:
+            return found
+        kept = max(kept, needed)
+        spare += max(0, excess)  # a placement without gaps was not found
+    return None
+
+
+FILL = 0.96
+"""Share of the middle memory that is planned for; its tables come on top."""
+
+
+def far_storages(
+    plan: Plan, requests: Sequence[Request], persistent: Sequence[Storage]
+) -> set[str]:
+    """What goes into the farthest memory, so that the rest fits into the middle one: large things
+    that few calls touch first."""
+    users: dict[str, int] = {}
+    places = plan.buffer_of()
+    for call in plan.calls:
+        for name in {places[n].name for n in (*call.outputs, *call.inputs) if n}:
+            users[name] = users.get(name, 0) + 1
+    room = plan.target.room(plan.target.home) * FILL
+    end = len(plan.calls)
+    spans = {r.name: r for r in requests if r.name in users}
+    spans |= {s.name: Request(s.name, s.bytes, 0, end) for s in persistent}
+    alive: Array = np.zeros(end + 1, np.int64)
+    for span in spans.values():
+        alive[span.first : span.last + 1] += span.bytes
+    far: set[str] = set()
+    for name in sorted(spans, key=lambda n: (users.get(n, 0) / max(1, spans[n].bytes), n)):
+        span = spans[name]
+        if alive.max(initial=0) <= room:
+            break
+        if alive[span.first : span.last + 1].max() <= room:
+            continue  # there is room enough while it lives
+        alive[span.first : span.last + 1] -= span.bytes
+        far.add(name)
+    return far
+
+
+def _assigned(
+    plan: Plan,
+    units: Sequence[Unit],
+    requests: Sequence[Request],
+    persistent: Sequence[Storage],
+    tiler: Tiler,
+    reserve: int,
+) -> Levels:
+    memory = plan.target.memories[0]
+    room = plan.target.room(memory) - reserve
+    end = len(plan.calls)
+    spans = {r.name: r for r in requests}
+    spans |= {s.name: Request(s.name, s.bytes, 0, end) for s in persistent}
+    ledger = _Ledger(end, memory.align)
+    users = _users(plan, tiler.storage_of)
+    near = _small(spans, users, ledger, room)
+    choices = [
+        tiler.choose(Context(unit, call, frozenset(near), ledger.free(room, index, index)))
+        for index, (unit, call) in enumerate(zip(units, plan.calls, strict=True))
+    ]
+    for index, choice in enumerate(choices):
+        ledger.add(_needed(choice), index, index)
+    _promote(plan, spans, users, near, choices, ledger, room)
+    _fetch_early(plan, choices, tiler.storage_of, ledger, room)
+    return _settled(plan, choices, near, spans, persistent, room)
+
+
+def _users(plan: Plan, storage_of: Mapping[str, str]) -> dict[str, list[int]]:
+    """The calls that touch each storage, scratch included."""
+    found: dict[str, list[int]] = {}
+    for index, call in enumerate(plan.calls):
+        names = {storage_of[n] for n in (*call.outputs, *call.inputs) if n}
+        if call.scratch:
+            names.add(call.scratch)
+        for name in sorted(names):
+            found.setdefault(name, []).append(index)
+    return found
+
+
+def _small(
+    spans: Mapping[str, Request], users: Mapping[str, list[int]], ledger: _Ledger, room: int
+) -> set[str]:
+    """Settings, biases, losses: too small to be worth a transfer each."""
+    near = set()
+    for name in sorted(spans, key=lambda n: (spans[n].bytes, n)):
+        span = spans[name]
+        if span.bytes > SMALL or name not in users:
+            continue
+        if ledger.free(int(room * SMALL_SHARE), span.first, span.last) >= span.bytes:
+            ledger.add(span.bytes, span.first, span.last)
+            near.add(name)
+    return near
+
+
+def _needed(choice: Choice) -> int:
+    return choice.scratch + (choice.tiling.near_bytes if choice.tiling else 0)
+
+
+def _promote(
+    plan: Plan,
+    spans: Mapping[str, Request],
+    users: Mapping[str, list[int]],
+    near: set[str],
+    choices: list[Choice],
+    ledger: _Ledger,
+    room: int,
+) -> None:
+    """Give what room is left to storages, the most copied per byte first."""
+    tensors = {b.name: b.tensors for b in plan.buffers}
+    traffic = {
+        name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans
+    }
+    ranked = sorted(
+        (name for name in traffic if name not in near and not _of_tiles(name, plan, choices)),
+        key=lambda n: (-traffic[n] / max(1, spans[n].bytes), n),
+    )
+    for name in ranked:
+        span, own = spans[name], set(tensors[name])
+        gained = _gains(own, choices, users[name])
+        if gained is None:
+            continue
+        for index, size in gained.items():
+            ledger.add(-size, index, index)
+        if ledger.free(room, span.first, span.last) >= span.bytes:
+            ledger.add(span.bytes, span.first, span.last)
+            near.add(name)
+            for index in gained:
+                choices[index] = _in_place(choices[index], own)
+        else:
+            for index, size in gained.items():
+                ledger.add(size, index, index)
+
+
+def _of_tiles(name: str, plan: Plan, choices: Sequence[Choice]) -> bool:
+    """Whether it is the scratch of a whole node that is tiled now; tiles have scratch of theirs."""
+    if not name.startswith("scratch."):
+        return False
+    pairs = zip(plan.calls, choices, strict=True)
+    return any(call.scratch == name and choice.tiling for call, choice in pairs)
+
+
+def _traffic(tensors: Sequence[str], choices: Sequence[Choice], users: Sequence[int]) -> int:
+    """Bytes that are copied, or touched far away, because these tensors do not lie near."""
+    total = 0
+    for index in users:
+        tiling = choices[index].tiling
+        if tiling is None:
+            total += 64  # whatever the call does there is slow
+            continue
+        for window in tiling.windows:
+            if window and window.tensor in tensors:
+                times = 1
+                for number, axis in enumerate(tiling.axes):
+                    if window.axes and number <= window.axes[-1]:
+                        times *= axis.count
+                total += window.slot_bytes * times * (window.load + window.store)
+    return total
+
+
+def _gains(
+    tensors: set[str], choices: Sequence[Choice], users: Sequence[int]
+) -> dict[int, int] | None:
+    """Bytes of windows that each call saves, or None if one of them needs a copy of its own."""
+    gained = {}
+    for index in users:
+        tiling = choices[index].tiling
+        gained[index] = 0
+        for window in tiling.windows if tiling else ():
+            if window is None or window.tensor not in tensors or tiling is None:
+                continue
+            boxes = (window.box(tiling.ranges(at)) for at in _corners(tiling))
+            if not all(dense(window.shape, box) for box in boxes):
+                return None
+            gained[index] += window.slots * window.slot_bytes
+    return gained
+
+
+def _corners(tiling: Tiling) -> list[tuple[int, ...]]:
+    """A tile of each kind."""
+    from itertools import product
+
+    return list(product(*({axis.kinds.index(k) for k in axis.kinds} for axis in tiling.axes)))
+
+
+def _fetch_early(
+    plan: Plan,
+    choices: list[Choice],
+    storage_of: Mapping[str, str],
+    ledger: _Ledger,
+    room: int,
+) -> None:
+    """First boxes that the call before does not make come in while it computes, if they fit."""
+    for before, index in followers(plan.graph, plan.calls).items():
+        tiling = choices[index].tiling
+        if tiling is None or choices[before].tiling is None or not tiling.ahead:
+            continue
+        made = {storage_of[name] for name in plan.calls[before].outputs if name}
+        windows = list(tiling.windows)
+        for position, window in enumerate(windows):
+            if window is None or not (window.near and window.load):
+                continue
+            size = window.slots * window.slot_bytes
+            if storage_of[window.tensor] in made or ledger.free(room, before, before) < size:
+                continue
+            ledger.add(size, before, before)
+            windows[position] = replace(window, early=True)
+        choices[index] = replace(choices[index], tiling=replace(tiling, windows=tuple(windows)))
+
+
+def _in_place(choice: Choice, tensors: set[str]) -> Choice:
+    tiling = choice.tiling
+    for tensor in sorted(tensors):
+        tiling = tiling.used_in_place(tensor) if tiling else None
+    if tiling and tiling.count == 1 and not any(w and w.near for w in tiling.windows):
+        return replace(choice, tiling=None)  # nothing to copy: a plain call
+    return replace(choice, tiling=tiling)
+
+
+def _settled(
+    plan: Plan,
+    choices: Sequence[Choice],
+    near: set[str],
+    spans: Mapping[str, Request],
+    persistent: Sequence[Storage],
+    room: int,
+) -> Levels:
+    """Calls with their windows named, and what all of it asks of the nearest memory."""
+    calls, requests = [], []
+    for index, (call, choice) in enumerate(zip(plan.calls, choices, strict=True)):
+        tiling = choice.tiling
+        if tiling is None:
+            calls.append(call)
+            if call.scratch and call.scratch in near:
+                requests.append(spans[call.scratch])
+            continue
+        tiling = _named(call, tiling)
+        for window in tiling.windows:
+            if window and window.near:
+                size = window.slots * window.slot_bytes
+                requests.append(Request(window.near, size, index - window.early, index))
+        scratch = f"scratch.{call.name}" if choice.scratch else ""
+        if scratch:
+            requests.append(Request(scratch, choice.scratch, index, index))
+            near.add(scratch)
+        calls.append(replace(call, kernel=choice.kernel, tiling=tiling, scratch=scratch))
+    kept = {s.name for s in persistent}
+    own = {r.name for r in requests}
+    requests += [spans[n] for n in sorted(near) if n in spans and n not in kept and n not in own]
+    return Levels(calls, near, requests, room)
+
+
+def _named(call: Call, tiling: Tiling) -> Tiling:
+    """Each window's buffer gets a name of its own."""
+    windows = tuple(
+        replace(w, near=f"tile.{call.name}.{place}.{w.tensor}") if w and w.near else w
+        for place, w in enumerate(tiling.windows)
+    )
+    return replace(tiling, windows=windows)
+
+
+def near_height(levels: Levels, persistent: Sequence[Storage], align: int) -> int:
+    """Bytes of the nearest memory that a placement takes."""
+    kept = [s.bytes for s in persistent if s.name in levels.near]
+    forever = sum(-(-size // align) * align for size in kept)
+    return forever + height(levels.requests, align)

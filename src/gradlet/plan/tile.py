@@ -1,0 +1,297 @@
+"""The search for a tiling of one call: which axes are split, how far, in which order.
+
+Every candidate is judged by a rough count of cycles: the larger of computing and copying, what
+cannot be hidden (the first boxes in, the last ones out), and the trouble of every tile. The search
+climbs from the whole node; a node costs the same whatever the size of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import permutations, product
+from math import prod
+
+from gradlet.graph import Shape
+from gradlet.ops.base import Axis, Span
+from gradlet.plan.tiling import Range, dense, lines_of
+
+WORD = 4
+TILE_CYCLES = 300  # start of transfers, barriers, call of the kernel
+CALL_CYCLES = 250
+MACS_PER_CYCLE = 0.55  # of one core
+WORDS_PER_CYCLE = 0.25
+LINE_CYCLES = 3  # of a line of a transfer, besides its bytes
+MOST_AXES = 4
+STEPS = 24
+CLIMBS = 60
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that a call touches: through a window if it is far, else where it lies."""
+
+    tensor: str
+    shape: Shape
+    spans: tuple[tuple[int, Span], ...]  # number of the axis in Problem.axes
+    load: bool
+    store: bool
+    windowed: bool
+    once: bool = False
+    storage: str = ""
+    bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
+
+    def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
+        """The extent of each dimension in a full tile, and of the whole."""
+        extents = list(self.shape)
+        for number, span in self.spans:
+            if tile[number] < axes[number].size:
+                wide = (tile[number] - 1) * span.step + span.extent
+                extents[span.dim] = min(extents[span.dim], wide)
+        return zip(extents, self.shape, strict=True)
+
+    def moves(self, split: Sequence[int]) -> list[int]:
+        """Positions in the order of loops whose steps change the box."""
+        own = {number for number, _ in self.spans}
+        return [place for place, number in enumerate(split) if number in own]
+
+
+@dataclass(frozen=True)
+class Problem:
+    axes: tuple[Axis, ...]
+    operands: tuple[Operand, ...]
+    macs: int
+    cores: int
+    ahead: bool
+    rooms_scratch: int = 0  # bytes of scratch that any tile needs at most
+    tileable: tuple[bool, ...] = ()
+    gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
+
+    @cached_property
+    def ladders(self) -> tuple[tuple[int, ...], ...]:
+        """Tile sizes worth trying along each axis, from the whole axis down."""
+        return tuple(
+            ladder(axis.size) if free else (axis.size,)
+            for axis, free in zip(self.axes, self.tileable, strict=True)
+        )
+
+    @cached_property
+    def work(self) -> float:
+        """Cycles of the team on the whole node."""
+        words = sum(prod(operand.shape) for operand in self.operands)
+        alone = self.macs / MACS_PER_CYCLE + words / WORDS_PER_CYCLE * (0.2 if self.macs else 1)
+        return alone / self.cores
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Tile sizes of all axes, and the split axes in the order of their loops."""
+
+    tile: tuple[int, ...]
+    order: tuple[int, ...] = ()
+    bytes: int = 0
+    wrong: int = 0  # operands that cannot be seen so
+    cost: float = 0.0
+    transfer: float = field(default=0.0, compare=False)  # cycles
+    visible: float = field(default=0.0, compare=False)
+
+    def rank(self, room: int) -> tuple[float, ...]:
+        return (self.wrong, max(0, self.bytes - room), self.cost)
+
+
+def ladder(size: int) -> tuple[int, ...]:
+    """Even divisions: the whole, halves, thirds, ... and single steps."""
+    found: list[int] = []
+    parts = 1
+    while parts < size and len(found) < STEPS - 1:
+        found.append(-(-size // parts))
+        parts = max(parts + 1, parts * 5 // 4)
+    return tuple(dict.fromkeys([*found, 1]))
+
+
+def search(problem: Problem, room: int) -> Candidate | None:
+    """The best tiling that fits into `room` bytes, if any does."""
+    return next(iter(explored(problem, room)), None)
+
+
+def explored(problem: Problem, room: int) -> list[Candidate]:
+    """What the search has seen and fits, the best first."""
+    known: dict[tuple[int, ...], Candidate] = {}
+    for start in _starts(problem):
+        _climb(problem, start, room, known)
+    return _fitting(known.values(), room)
+
+
+def grid(problem: Problem, room: int, most: int) -> list[Candidate]:
+    """All combinations of tile sizes that fit, from ladders with so few rungs that there are at
+    most so many of them; the best first."""
+    ladders = [list(steps) for steps in problem.ladders]
+    while prod(map(len, ladders)) > most:
+        longest = max(ladders, key=len)
+        del longest[1:-1:2]
+    return _fitting((judge(problem, tile) for tile in product(*ladders)), room)
+
+
+def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
+    """One step up or down the ladders from here, the best first."""
+    ladders = problem.ladders
+    rungs = tuple(steps.index(size) for steps, size in zip(ladders, tile, strict=True))
+    around = {tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _near(problem, rungs)}
+    return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
+
+
+def _fitting(candidates: Iterable[Candidate], room: int) -> list[Candidate]:
+    fit = [c for c in candidates if not c.wrong and c.bytes <= room]
+    return sorted(fit, key=lambda c: (c.cost, c.tile))
+
+
+def _starts(problem: Problem) -> Iterator[tuple[int, ...]]:
+    whole = tuple(0 for _ in problem.axes)
+    yield whole
+    free = [
+        len(steps) - 1 if not axis.reduction else 0
+        for steps, axis in zip(problem.ladders, problem.axes, strict=True)
+    ]
+    if tuple(free) != whole:
+        yield tuple(free)
+
+
+def _climb(
+    problem: Problem,
+    rungs: tuple[int, ...],
+    room: int,
+    known: dict[tuple[int, ...], Candidate],
+) -> None:
+    """Move up and down the ladders, one axis or two at a time, as long as it gets better."""
+
+    def judged(at: tuple[int, ...]) -> Candidate:
+        if at not in known:
+            sizes = tuple(steps[r] for steps, r in zip(problem.ladders, at, strict=True))
+            known[at] = judge(problem, sizes)
+        return known[at]
+
+    for _ in range(CLIMBS):
+        better = min(
+            _near(problem, rungs), key=lambda at: judged(at).rank(room), default=None
+        )
+        if better is None or judged(better).rank(room) >= judged(rungs).rank(room):
+            break
+        rungs = better
+    judged(rungs)
+
+
+def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    def moved(*moves: tuple[int, int]) -> tuple[int, ...] | None:
+        at = list(rungs)
+        for axis, by in moves:
+            at[axis] += by
+            if not 0 <= at[axis] < len(problem.ladders[axis]):
+                return None
+        return tuple(at)
+
+    axes = [n for n, steps in enumerate(problem.ladders) if len(steps) > 1]
+    single = [moved((axis, by)) for axis in axes for by in (1, -1, 3, -3)]
+    double = [moved((a, 1), (b, -1)) for a in axes for b in axes if a != b]
+    yield from (at for at in (*single, *double) if at is not None)
+
+
+def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
+    """What these tile sizes take and cost, in the best order of loops."""
+    counts = [-(-axis.size // t) for axis, t in zip(problem.axes, tile, strict=True)]
+    free = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and not axis.reduction]
+    summed = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and axis.reduction]
+    operands = list(problem.operands)
+    if summed and problem.gradient is not None:
+        operands.append(problem.gradient)
+    wrong = sum(_cannot(problem, operand, tile, counts) for operand in operands)
+    wrong += _clashes(problem, [*free, *summed]) + max(0, len(free) + len(summed) - MOST_AXES)
+    extents = [prod(e for e, _ in operand.ranges_box(tile, problem.axes)) for operand in operands]
+    moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
+    used = problem.rooms_scratch
+    for operand, extent, moves in zip(operands, extents, moving, strict=True):
+        used += slots(operand, moves, problem.ahead) * extent * WORD if operand.windowed else 0
+    tiles = prod(counts)
+    rows = max(1, extents[0] // max(1, _innermost(operands[0], tile, problem.axes)))
+    uneven = -(-rows // problem.cores) * problem.cores / rows
+    compute = problem.work * uneven
+    best: Candidate | None = None
+    for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
+        loops = [*order, *summed]
+        transfer, first, last = _transfers(problem, operands, extents, loops, counts, tile)
+        hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
+        visible = first + last if problem.ahead else transfer
+        cost = hidden + 1.5 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
+        if best is None or cost < best.cost:
+            best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
+    assert best is not None
+    return best
+
+
+def slots(operand: Operand, moves: bool, ahead: bool) -> int:
+    """Copies of a box that are in use at a time: fetched, computed with, written back."""
+    if not moves or not ahead:
+        return 1
+    return 3 if operand.load and operand.store else 2
+
+
+def _innermost(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
+    *_, last = [(1, 1), *operand.ranges_box(tile, axes)]
+    return last[0]
+
+
+def _transfers(
+    problem: Problem,
+    operands: Sequence[Operand],
+    extents: Sequence[int],
+    loops: Sequence[int],
+    counts: Sequence[int],
+    tile: Sequence[int],
+) -> tuple[float, float, float]:
+    """Cycles of all transfers, of the first boxes in, and of the last ones out."""
+    total = first = last = 0.0
+    for operand, extent in zip(operands, extents, strict=True):
+        if not operand.windowed or not (operand.load or operand.store):
+            continue
+        places = operand.moves(loops)
+        times = prod(counts[number] for number in loops[: places[-1] + 1]) if places else 1
+        lines = _line_count(operand, tile, problem.axes)
+        once = extent * WORD / operand.bandwidth + LINE_CYCLES * lines
+        total += times * once * (operand.load + operand.store)
+        first += once * operand.load
+        last += once * operand.store
+    return total, first, last
+
+
+def _line_count(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
+    boxed = tuple(operand.ranges_box(tile, axes))
+    found = lines_of(operand.shape, tuple((0, extent) for extent, _ in boxed), WORD)
+    return found.lines * found.planes if found else prod(extent for extent, _ in boxed)
+
+
+def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]) -> int:
+    """1 if boxes of this operand can neither be copied nor be used where they lie."""
+    if operand.store and any(
+        counts[n] > 1 and not axis.reduction and all(n != own for own, _ in operand.spans)
+        for n, axis in enumerate(problem.axes)
+    ):
+        return 1  # every tile would write all of it
+    box: tuple[Range, ...] = tuple((0, e) for e, _ in operand.ranges_box(tile, problem.axes))
+    if operand.windowed:
+        return int(lines_of(operand.shape, box, WORD) is None)
+    return int(not dense(operand.shape, box))
+
+
+def _clashes(problem: Problem, split: Sequence[int]) -> int:
+    """Operands that share bytes with a result, but not box by box."""
+
+    def seen(operand: Operand) -> list[tuple[int, int, int, int, int]]:
+        return sorted((n, s.dim, s.step, s.start, s.extent) for n, s in operand.spans if n in split)
+
+    outputs = [operand for operand in problem.operands if operand.store]
+    return sum(
+        seen(output) != seen(other)
+        for output in outputs
+        for other in problem.operands
+        if other.storage == output.storage and other is not output and other.load
+    )

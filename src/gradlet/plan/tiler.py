@@ -1,0 +1,425 @@
+"""Tilings of the calls of one network: what each operand is, the search, and the kernels' sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from gradlet.dtypes import DTYPES
+from gradlet.graph import Graph, Site
+from gradlet.kernels import Kernel, candidates, catalogue, scratch_elements, variant_of
+from gradlet.ops import OPS
+from gradlet.ops.base import Axis, Lowering, Op, Size
+from gradlet.plan.model import Call
+from gradlet.plan.order import Unit
+from gradlet.plan.tile import Candidate, Operand, Problem, judge, search, slots
+from gradlet.plan.tiling import Range, TileAxis, Tiling, Window, box_elements
+from gradlet.target import Target
+
+SUM = "sum"
+MOST_KINDS = 16
+IN_PLACE_CYCLES = 14  # of an access to a far word, on top of one to a near word
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a call is to run; no tiling means on the operands where they lie."""
+
+    kernel: Kernel
+    tiling: Tiling | None
+    scratch: int  # bytes
+    transfer: float = 0.0  # cycles, as judged
+    visible: float = 0.0
+
+
+@dataclass(frozen=True)
+class Context:
+    """A call, the storages that lie near, and the bytes that its boxes may take."""
+
+    unit: Unit
+    call: Call
+    near: Collection[str]
+    room: int
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A way to run a call: how far axes are split, outermost first, ahead or not, the kernel."""
+
+    split: tuple[tuple[str, int], ...]
+    ahead: bool
+    variant: str
+
+    @staticmethod
+    def of(choice: Choice) -> Wish:
+        tiling = choice.tiling
+        split = tuple((axis.name, axis.tile) for axis in tiling.axes) if tiling else ()
+        return Wish(split, tiling.ahead if tiling else True, choice.kernel.variant)
+
+
+class Tiler:
+    """Chooses how calls run: as is wished for, where that is known and fits, else by its own
+    judgement."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        storage_of: Mapping[str, str],
+        farthest: Collection[str],
+        variants: Mapping[str, str],
+        *,
+        buffers: str,
+        wishes: Mapping[str, Wish] | None = None,
+    ) -> None:
+        self.graph, self.target = graph, target
+        self.storage_of, self.farthest, self.variants = storage_of, farthest, variants
+        self.modes = (False,) if buffers == "single" else (True, False)
+        self.wishes = wishes or {}
+        self._tileable: dict[object, tuple[bool, ...]] = {}
+
+    def choose(self, context: Context) -> Choice:
+        """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
+        where they lie. Operands that do not fit even in pieces are left where they are."""
+        unit, call, near, room = context.unit, context.call, context.near, context.room
+        if call.name in self.wishes:
+            wished = self.realised(context, self.wishes[call.name])
+            if wished is not None:
+                return wished
+        site = self.graph.site(unit.nodes[0])
+        operands = list(self._operands(unit, call, near))
+        far = sorted(
+            (n for n, operand in enumerate(operands) if operand and operand.windowed),
+            key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
+        )
+        for left in range(len(far)):
+            tried = [
+                replace(operand, windowed=False) if operand and n in far[:left] else operand
+                for n, operand in enumerate(operands)
+            ]
+            for ahead in self.modes:
+                choice = self._tiled(unit, call, site, tried, room, ahead)
+                if choice is not None:
+                    return choice
+        return Choice(call.kernel, None, 0)
+
+    def realised(self, context: Context, wish: Wish) -> Choice | None:
+        """A wish as a choice, if it can be done in that context."""
+        problem = self.problem(context, wish.ahead)
+        numbers = {axis.name: number for number, axis in enumerate(problem.axes)}
+        if any(name not in numbers for name, _ in wish.split):
+            return None
+        tile = [axis.size for axis in problem.axes]
+        for name, size in wish.split:
+            tile[numbers[name]] = size
+        found = judge(problem, tuple(tile))
+        found = replace(found, order=tuple(numbers[name] for name, _ in wish.split))
+        if found.wrong:
+            return None
+        site = self.graph.site(context.unit.nodes[0])
+        operands = self._operands(context.unit, context.call, context.near)
+        made = self._made(
+            context.unit, context.call, site, operands, problem, found, wish.variant
+        )
+        if isinstance(made, str) or made.kernel.variant != wish.variant:
+            return None
+        needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
+        return made if needed <= context.room else None
+
+    def problem(self, context: Context, ahead: bool) -> Problem:
+        """What there is to choose for a call with all its far operands in windows."""
+        site = self.graph.site(context.unit.nodes[0])
+        operands = self._operands(context.unit, context.call, context.near)
+        return self._problem(context.unit, context.call, site, operands, set(), ahead)
+
+    def variants_of(self, call: Call) -> list[str]:
+        """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""
+        kernel = call.kernel
+        sizes, isa = call.sizes, self.target.isa
+        found = candidates(kernel.family, kernel.mode, kernel.epilogue, sizes, isa, kernel.dtype)
+        return list(dict.fromkeys(kernel.variant for kernel in found))
+
+    def _tiled(
+        self,
+        unit: Unit,
+        call: Call,
+        site: Site,
+        operands: Sequence[Operand | None],
+        room: int,
+        ahead: bool,
+    ) -> Choice | None:
+        refused: set[str] = set()
+        while True:
+            problem = self._problem(unit, call, site, operands, refused, ahead)
+            found = search(problem, room)
+            if found is None:
+                return None
+            made = self._made(unit, call, site, operands, problem, found)
+            if isinstance(made, str):
+                refused.add(made)
+                continue
+            needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
+            if needed <= room:
+                return made
+            room -= needed - room
+            if room <= 0:
+                return None
+
+    def _operands(self, unit: Unit, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
+        """By position among the outputs and inputs of the call."""
+        first = unit.nodes[0]
+        op, fused = OPS[first.op], len(unit.nodes) > 1
+        axes = self._axes(op, self.graph.site(first))
+        outputs = [
+            op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, call.outputs, fused)
+        ]
+        inputs = [slot.rstrip("?") for slot in op.inputs]
+        found: list[Operand | None] = []
+        for position, name in enumerate((*call.outputs, *call.inputs)):
+            if not name:
+                found.append(None)
+                continue
+            written = position < len(call.outputs)
+            place = position - len(call.outputs)
+            slot = outputs[position] if written else (inputs[place] if place < len(inputs) else "")
+            spans = tuple(
+                (number, span)
+                for number, axis in enumerate(axes)
+                for span in axis.spans
+                if span.operand == slot.rstrip("?")
+            )
+            storage = self.storage_of[name]
+            found.append(
+                Operand(
+                    name,
+                    self.graph.tensors[name].shape,
+                    spans,
+                    load=not written or fused,
+                    store=written,
+                    windowed=storage not in near,
+                    once=slot in op.adds_once,
+                    storage=storage,
+                    bandwidth=self.target.bandwidth(storage in self.farthest),
+                )
+            )
+        return found
+
+    def _axes(self, op: Op, site: Site) -> tuple[Axis, ...]:
+        return tuple(axis for axis in op.axes(site) if axis.size > 1)
+
+    def _problem(
+        self,
+        unit: Unit,
+        call: Call,
+        site: Site,
+        operands: Sequence[Operand | None],
+        refused: set[str],
+        ahead: bool,
+    ) -> Problem:
+        op = OPS[site.node.op]
+        axes = self._axes(op, site)
+        tileable = self._tileable_axes(op, site, axes)
+        mode = catalogue()[call.kernel.family].modes[call.kernel.mode]
+        sums = SUM in mode.epilogues and len(site.outs) == 1
+        allowed = tuple(
+            can and axis.name not in refused and (sums or not axis.reduction)
+            for can, axis in zip(tileable, axes, strict=True)
+        )
+        present = tuple(operand for operand in operands if operand)
+        gradient = None
+        if len(unit.nodes) > 1 and operands[0]:
+            gradient = replace(
+                operands[0],
+                tensor=site.outs[0].name,
+                load=False,
+                store=False,
+                windowed=True,
+                storage="",
+            )
+        return Problem(
+            axes,
+            present,
+            call.macs,
+            self.target.cores,
+            ahead,
+            self.scratch(call.kernel, call.sizes),
+            allowed,
+            gradient,
+        )
+
+    def scratch(self, kernel: Kernel, sizes: Mapping[str, Size]) -> int:
+        if not variant_of(kernel).scratch:
+            return 0
+        elements = scratch_elements(kernel, sizes, self.target.cores)
+        return elements * DTYPES[kernel.dtype].bytes
+
+    def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
+        key = _signature(site)
+        if key not in self._tileable:
+            self._tileable[key] = tuple(
+                all(
+                    op.tile(site, {axis.name: part}) is not None
+                    for part in ((0, 1), (axis.size // 2, axis.size), (axis.size - 1, axis.size))
+                )
+                for axis in axes
+            )
+        return self._tileable[key]
+
+    def _made(
+        self,
+        unit: Unit,
+        call: Call,
+        site: Site,
+        operands: Sequence[Operand | None],
+        problem: Problem,
+        found: Candidate,
+        variant: str = "",
+    ) -> Choice | str:
+        """The tiling in full, or the name of an axis that cannot be split after all."""
+        op = OPS[site.node.op]
+        tiles = []
+        for number in found.order:
+            axis = problem.axes[number]
+            made = _tile_axis(op, site, axis, found.tile[number])
+            if made is None:
+                return axis.name
+            tiles.append(made)
+        kinds = prod(axis.kind_count for axis in tiles)
+        if kinds > MOST_KINDS:
+            return max(tiles, key=lambda axis: axis.kind_count).name
+        lowered = [_lowered(op, site, tiles, kind) for kind in _kinds(tiles)]
+        if any(item is None for item in lowered):
+            return tiles[-1].name
+        sizes = [item.sizes for item in lowered if item is not None]
+        summed = any(axis.reduction for axis in tiles)
+        kernel, more = self._kernels(call, sizes, summed, variant)
+        if kernel is None:
+            return next(axis.name for axis in tiles if axis.reduction or axis is tiles[-1])
+        finish, finish_sizes = self._finish(unit, tiles) if summed else (None, ())
+        places = {number: place for place, number in enumerate(found.order)}
+        gradient = problem.gradient if finish else None
+        windows = tuple(
+            _window(operand, places, tiles, problem.ahead) if operand else None
+            for operand in (*operands, *([gradient] if gradient else []))
+        )
+        tiling = Tiling(
+            tuple(tiles), windows, tuple(sizes), problem.ahead, more, finish, finish_sizes
+        )
+        scratch = max(self.scratch(kernel, item) for item in sizes)
+        return Choice(kernel, tiling, scratch, found.transfer, found.visible)
+
+    def _kernels(
+        self, call: Call, sizes: Sequence[Mapping[str, Size]], summed: bool, variant: str
+    ) -> tuple[Kernel | None, Kernel | None]:
+        """The kernel of the first tiles and, for sums over tiles, that of the others."""
+        epilogue = "" if summed else call.kernel.epilogue
+        kernel = self._common(call.kernel, epilogue, sizes, variant)
+        if not summed or kernel is None:
+            return kernel, None
+        more = self._common(call.kernel, SUM, sizes, variant)
+        return (kernel, more) if more else (None, None)
+
+    def _common(
+        self,
+        like: Kernel,
+        epilogue: str,
+        sizes: Sequence[Mapping[str, Size]],
+        variant: str = "",
+    ) -> Kernel | None:
+        """The best kernel that takes all these sizes, or the one that is asked for."""
+        isa = self.target.isa
+        found: list[Kernel] | None = None
+        for item in sizes:
+            able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype)
+            found = able if found is None else [kernel for kernel in found if kernel in able]
+        wanted = variant or self.variants.get(like.family)
+        named = [kernel for kernel in found or () if kernel.variant == wanted]
+        usable = named or found
+        return usable[-1] if usable else None
+
+    def _finish(
+        self, unit: Unit, tiles: Sequence[TileAxis]
+    ) -> tuple[Kernel | None, tuple[Mapping[str, Size], ...]]:
+        """The update of a box of weights, when its gradient has added up there."""
+        if len(unit.nodes) == 1:
+            return None, ()
+        gradient, update = unit.nodes
+        op, site = OPS[gradient.op], self.graph.site(gradient)
+        after, whole = OPS[update.op], self.graph.site(update)
+        sizes, lowering = [], after.lower(whole)
+        for kind in _kinds(tiles):
+            tile = op.tile(site, _ranges(tiles, kind))
+            assert tile is not None
+            shape = tile.outs[0].shape
+            ins = tuple(
+                replace(t, shape=shape) if t.shape == site.outs[0].shape else t for t in whole.ins
+            )
+            outs = tuple(replace(t, shape=shape) for t in whole.outs)
+            sizes.append(after.lower(Site(update, ins, outs)).sizes)
+        like = Kernel(lowering.family, lowering.mode, "", "", "f32")
+        return self._common(like, "", sizes), tuple(sizes)
+
+
+def _window(
+    operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], ahead: bool
+) -> Window:
+    spans = tuple((places[number], span) for number, span in operand.spans if number in places)
+    window = Window(operand.tensor, operand.shape, spans, once=operand.once)
+    if not operand.windowed:
+        return window
+    kinds = [_ranges_of(tiles, kind) for kind in _kinds(tiles)]
+    largest = max(box_elements(window.box(ranges)) for ranges in kinds)
+    return replace(
+        window,
+        near=operand.tensor,  # a name of its own comes with the place
+        slots=slots(operand, bool(spans), ahead),
+        slot_bytes=largest * 4,
+        load=operand.load,
+        store=operand.store,
+    )
+
+
+def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tuple[str, str]]:
+    if fused:
+        return [(slots_[0], name) for name in names]
+    return list(zip((slot.rstrip("?") for slot in slots_), names, strict=False))
+
+
+def _signature(site: Site) -> object:
+    shapes = tuple(t.shape for t in (*site.ins, *site.outs))
+    return site.node.op, tuple(sorted(site.attrs.items())), shapes
+
+
+def _tile_axis(op: Op, site: Site, axis: Axis, tile: int) -> TileAxis | None:
+    """With the kind of each tile: what differs in shapes or attributes is of another kind."""
+    seen: dict[object, int] = {}
+    kinds = []
+    for begin in range(0, axis.size, tile):
+        part = op.tile(site, {axis.name: (begin, min(begin + tile, axis.size))})
+        if part is None:
+            return None
+        kinds.append(seen.setdefault(_signature(part), len(seen)))
+    return TileAxis(axis.name, axis.size, tile, axis.reduction, tuple(kinds))
+
+
+def _kinds(tiles: Sequence[TileAxis]) -> list[tuple[int, ...]]:
+    """An index of each kind of tile, in the order of their numbers."""
+    firsts = [[axis.kinds.index(kind) for kind in range(axis.kind_count)] for axis in tiles]
+    return list(product(*firsts))
+
+
+def _ranges_of(tiles: Sequence[TileAxis], index: Sequence[int]) -> list[Range]:
+    return [axis.range(at) for axis, at in zip(tiles, index, strict=True)]
+
+
+def _ranges(tiles: Sequence[TileAxis], index: Sequence[int]) -> dict[str, Range]:
+    return {axis.name: axis.range(at) for axis, at in zip(tiles, index, strict=True)}
+
+
+def _lowered(
+    op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int]
+) -> Lowering | None:
+    part = op.tile(site, _ranges(tiles, index))
+    return op.lower(part) if part is not None else None

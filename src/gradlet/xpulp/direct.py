@@ -1,0 +1,277 @@
+"""Direct convolution: blocks of 2 channels and up to 8 pixels of a row, for output and input gradient.
+
+A block keeps its sums and 2 x kernel weights in registers and streams each input once into all taps
+that it meets; what lies outside of the image is left out, so there is one function for each width
+and for each side that sticks out. `inner` and `outer` of a run are channels and rows of the
+kernel, whichever is longer inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gradlet.xpulp.asm import SAVED, Asm
+
+FIELDS = (
+    *("x", "w0", "w1", "y0", "y1", "inner", "outer", "x_inner", "x_outer", "w_inner", "w_outer"),
+    *("rows", "x_row", "y_row", "b0", "b1"),
+)
+"""Of the struct that a block is called with, a word each."""
+CHANNELS = 2
+REGISTERS = (
+    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(1, 8))),
+    *SAVED,
+)
+RUN = "a0"
+AROUND = 7
+"""Registers for pointers, steps and two inputs."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which inputs of a row meet which taps: those of a block of pixels, counted from its first.
+
+    back: an input gradient, where the roles are swapped and `pad` matters from stride 2 on.
+    """
+
+    kernel: int
+    stride: int
+    pad: int = 0
+    back: bool = False
+
+    @property
+    def widest(self) -> int:
+        """Pixels of the widest block: what the registers hold, in whole steps of the stride."""
+        most = min(8, (len(REGISTERS) - AROUND - 2 * self.kernel) // CHANNELS)
+        return most // self.cell * self.cell
+
+    @property
+    def cell(self) -> int:
+        """Blocks begin at multiples of this."""
+        return self.stride if self.back else 1
+
+    def weight(self, tap: int) -> int:
+        """Where the weight of a tap lies; taps go with rising inputs."""
+        return self.kernel - 1 - tap if self.back else tap
+
+    def meets(self, width: int) -> list[tuple[int, int, int]]:
+        """(input, tap, pixel) for a block of that width, before anything is left out."""
+        found = []
+        for pixel in range(width):
+            for tap in range(self.kernel):
+                if not self.back:
+                    found.append((pixel * self.stride + tap, tap, pixel))
+                    continue
+                place = pixel + self._offset - self.weight(tap)
+                if place % self.stride == 0:
+                    found.append((place // self.stride - self._first, tap, pixel))
+        return sorted(found)
+
+    @property
+    def _offset(self) -> int:
+        return self.kernel - 1 if self.stride == 1 else self.pad
+
+    @cached_property
+    def _first(self) -> int:
+        """The lowest input that a block meets, where inputs are counted from pixel / stride."""
+        if not self.back:
+            return 0
+        places = [p + self._offset - t for p in range(self.stride) for t in range(self.kernel)]
+        return min(place // self.stride for place in places if place % self.stride == 0)
+
+    @property
+    def base(self) -> str:
+        """C: the column of input 0 of the block that begins at pixel p."""
+        if not self.back:
+            return f"p * {self.stride} - s->pad_left"
+        if self.stride == 1:
+            return f"p + s->pad_left - {self.kernel - 1}"
+        return f"p / {self.stride} + {self._first}"
+
+    @property
+    def last(self) -> str:
+        """C: the last input that a block of that width meets."""
+        if not self.back:
+            return f"(width - 1) * {self.stride} + {self.kernel - 1}"
+        if self.stride == 1:
+            return f"width + {self.kernel - 2}"
+        return f"(width + {self._offset - 1}) / {self.stride} - {self._first}"
+
+    def last_of(self, width: int) -> int:
+        if not self.back:
+            return (width - 1) * self.stride + self.kernel - 1
+        return (width - 1 + self._offset) // self.stride - self._first
+
+
+def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), mode == "input_grad")
+    sides = [(left, right) for left in (0, params["edge"]) for right in (0, params["edge"])]
+    named = {
+        (width, *side): _Block(reach, width, *side, epilogue == "sum")
+        for width in range(1, reach.widest + 1)
+        for side in sides
+    }
+    return {
+        "reach": reach,
+        "fields": FIELDS,
+        "functions": "\n\n".join(block.function() for block in named.values()),
+        "table": ", ".join(
+            named[width, *side].name for width in range(1, reach.widest + 1) for side in sides
+        ),
+    }
+
+
+class _Block:
+    """One function: all rows of a run, each with the same taps."""
+
+    def __init__(self, reach: Reach, width: int, left: int, right: int, added: bool) -> None:
+        self.reach, self.width, self.added = reach, width, added
+        self.name = f"block_{width}_{left}_{right}"
+        last = reach.last_of(width) - right
+        self.meets = [(i, t, p) for i, t, p in reach.meets(width) if left <= i <= last]
+        self.asm = Asm(self.name)
+        names = iter(REGISTERS)
+        self.sums = [[next(names) for _ in range(width)] for _ in range(CHANNELS)]
+        self.weights = [[next(names) for _ in range(reach.kernel)] for _ in range(CHANNELS)]
+        self.inputs = [next(names) for _ in range(2)]
+        self.x, *self.w = (next(names) for _ in range(3))
+        self.x_step, self.w_step = next(names), next(names)
+
+    def function(self) -> str:
+        asm = self.asm
+        saved = ["ra", *SAVED]
+        asm.push(saved)
+        asm.label("row")
+        self._begin()
+        if self.meets:
+            self._taps()
+        asm.label("store")
+        self._store()
+        self._next_row()
+        asm.branch("bnez", self.inputs[0], to="row")
+        asm.pop(saved)
+        return asm.function("struct run *run")
+
+    def _get(self, register: str, field: str) -> None:
+        self.asm.lw(register, RUN, 4 * FIELDS.index(field))
+
+    def _put(self, register: str, field: str) -> None:
+        self.asm.sw(register, RUN, 4 * FIELDS.index(field))
+
+    def _begin(self) -> None:
+        """Sums start with the bias."""
+        for channel, sums in enumerate(self.sums):
+            self._get(sums[0], f"b{channel}")
+        self._get(self.x, "x")
+        for sums in self.sums:
+            for register in sums[1:]:
+                self.asm.mv(register, sums[0])
+
+    def _taps(self) -> None:
+        asm, temp = self.asm, self.inputs
+        self._get(temp[0], "outer")
+        for channel, pointer in enumerate(self.w):
+            self._get(pointer, f"w{channel}")
+        self._get(self.x_step, "x_inner")
+        self._get(self.w_step, "w_inner")
+        asm.branch("beqz", temp[0], to="store")
+        order = self._order()
+        asm("addi", self.x, self.x, 4 * order[-1][0])
+        last_weight = self._weight_order()[-1]
+        for pointer in self.w:
+            asm("addi", pointer, pointer, 4 * self.reach.weight(last_weight))
+        with asm.loop(1, temp[0]):
+            self._get(temp[0], "inner")
+            x_outer, w_outer = (registers[0] for registers in self.weights)
+            asm("nop")
+            with asm.loop(0, temp[0]):
+                self._body(order)
+            self._get(x_outer, "x_outer")
+            self._get(w_outer, "w_outer")
+            asm("add", self.x, self.x, x_outer)
+            for pointer in self.w:
+                asm("add", pointer, pointer, w_outer)
+
+    def _order(self) -> list[tuple[int, list[tuple[int, int]]]]:
+        """Each input with its (tap, pixel)."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for place, tap, pixel in self.meets:
+            found.setdefault(place, []).append((tap, pixel))
+        return list(found.items())
+
+    def _weight_order(self) -> list[int]:
+        return list(dict.fromkeys(t for _, pairs in self._order() for t, _ in sorted(pairs)))
+
+    def _body(self, order: list[tuple[int, list[tuple[int, int]]]]) -> None:
+        """Each input is loaded while the one before is used, each weight before its first use."""
+        asm = self.asm
+        weights = self._weight_order()
+        here: list[int] = []
+        self._load_input(order, 0)
+        for index, (_, pairs) in enumerate(order):
+            fresh = sorted({tap for tap, _ in pairs} - set(here))
+            for tap in fresh:
+                self._load_weights(tap, weights)
+            if index + 1 < len(order):
+                self._load_input(order, index + 1)
+            elif fresh and len(fresh) == len({tap for tap, _ in pairs}):
+                asm("nop")  # the last weight came just now
+            register = self.inputs[index % 2]
+            for tap, pixel in sorted(pairs, key=lambda pair: (pair[0] in fresh, pair[0])):
+                for channel in range(CHANNELS):
+                    total = self.sums[channel][pixel]
+                    asm("fmadd.s", total, register, self.weights[channel][tap], total)
+            here += fresh
+
+    def _load_input(self, order: list[tuple[int, list[tuple[int, int]]]], index: int) -> None:
+        register, last = self.inputs[index % 2], order[-1][0]
+        if index == len(order) - 1:
+            self.asm.lw_post(register, self.x, self.x_step)
+        else:
+            self.asm.lw(register, self.x, 4 * (order[index][0] - last))
+
+    def _load_weights(self, tap: int, order: list[int]) -> None:
+        for channel, pointer in enumerate(self.w):
+            register = self.weights[channel][tap]
+            if tap == order[-1]:
+                self.asm.lw_post(register, pointer, self.w_step)
+            else:
+                away = self.reach.weight(tap) - self.reach.weight(order[-1])
+                self.asm.lw(register, pointer, 4 * away)
+
+    def _store(self) -> None:
+        asm = self.asm
+        for channel, pointer in enumerate(self.w):
+            self._get(pointer, f"y{channel}")
+        self._get(self.x_step, "y_row")
+        if self.added:  # to both, before any is stored: they may be the same
+            for sums, pointer in zip(self.sums, self.w, strict=True):
+                self._add(sums, pointer)
+        for channel, pointer in enumerate(self.w):
+            for pixel, register in enumerate(self.sums[channel]):
+                asm.sw(register, pointer, 4 * pixel)
+            asm("add", pointer, pointer, self.x_step)
+            self._put(pointer, f"y{channel}")
+
+    def _add(self, sums: list[str], pointer: str) -> None:
+        """What is there already, two at a time so that no load is waited for."""
+        for pair in (range(len(sums))[i : i + 2] for i in range(0, len(sums), 2)):
+            for pixel, there in zip(pair, self.inputs, strict=False):
+                self.asm.lw(there, pointer, 4 * pixel)
+            if len(pair) == 1:
+                self.asm("nop")
+            for pixel, there in zip(pair, self.inputs, strict=False):
+                self.asm("fadd.s", sums[pixel], there, sums[pixel])
+
+    def _next_row(self) -> None:
+        asm, (rows, step) = self.asm, self.inputs
+        self._get(self.x, "x")
+        self._get(step, "x_row")
+        self._get(rows, "rows")
+        asm("add", self.x, self.x, step)
+        self._put(self.x, "x")
+        asm("addi", rows, rows, -1)
+        self._put(rows, "rows")
