@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from gradlet.dtypes import DTYPES
-from gradlet.graph import Graph, Site
+from gradlet.graph import Graph, Shape, Site
 from gradlet.kernels import Kernel, candidates, catalogue, scratch_elements, variant_of
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Lowering, Op, Size
@@ -122,7 +122,7 @@ class Tiler:
     def _chosen(
         self, unit: Unit, call: Call, operands: Sequence[Operand | None], room: int
     ) -> Choice:
-        site = self.graph.site(unit.nodes[0])
+        site = self._site(unit)
         far = sorted(
             (n for n, operand in enumerate(operands) if operand and operand.windowed),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ class Tiler:
         found = replace(found, order=tuple(numbers[name] for name, _ in wish.split))
         if found.wrong:
             return None
-        site = self.graph.site(context.unit.nodes[0])
+        site = self._site(context.unit)
         operands = self._operands(context.unit, context.call, context.near)
         made = self._made(context.unit, context.call, site, operands, problem, found, wish.variant)
         if isinstance(made, str) or made.kernel.variant != wish.variant:
@@ -161,7 +161,7 @@ class Tiler:
 
     def problem(self, context: Context, ahead: bool) -> Problem:
         """What there is to choose for a call with all its far operands in windows."""
-        site = self.graph.site(context.unit.nodes[0])
+        site = self._site(context.unit)
         operands = self._operands(context.unit, context.call, context.near)
         return self._problem(context.unit, context.call, site, operands, set(), ahead)
 
@@ -201,12 +201,13 @@ class Tiler:
         """By position among the outputs and inputs of the call."""
         first = unit.nodes[0]
         op, fused = OPS[first.op], unit.updates
-        axes = self._axes(op, self.graph.site(first))
+        axes = self._axes(op, self._site(unit))
         outputs = [
             op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, call.outputs, fused)
         ]
         inputs = [slot.rstrip("?") for slot in op.inputs]
         found: list[Operand | None] = []
+        shapes = self._shapes(unit, call)
         for position, name in enumerate((*call.outputs, *call.inputs)):
             if not name:
                 found.append(None)
@@ -229,7 +230,7 @@ class Tiler:
             found.append(
                 Operand(
                     name,
-                    self.graph.tensors[name].shape,
+                    shapes[name],
                     spans,
                     load=not written or fused,
                     store=written,
@@ -240,6 +241,22 @@ class Tiler:
                 )
             )
         return found
+
+    def _site(self, unit: Unit) -> Site:
+        """The node that computes, in as few dimensions as it has."""
+        node = unit.nodes[0]
+        return OPS[node.op].flat(self.graph.site(node))
+
+    def _shapes(self, unit: Unit, call: Call) -> dict[str, Shape]:
+        """Of the operands, as that node sees them; what goes with the result has its shape."""
+        site = self._site(unit)
+        seen = {t.name: t.shape for t in (*site.ins, *site.outs)}
+        made, now = self.graph.tensors[site.outs[0].name].shape, site.outs[0].shape
+        shapes = {}
+        for name in filter(None, (*call.outputs, *call.inputs)):
+            own = self.graph.tensors[name].shape
+            shapes[name] = seen.get(name, now if own == made else own)
+        return shapes
 
     def _axes(self, op: Op, site: Site) -> tuple[Axis, ...]:
         return tuple(axis for axis in op.axes(site) if axis.size > 1)
@@ -386,16 +403,15 @@ class Tiler:
         """What comes behind a box of the result: an elementwise node, or the update of weights when
         their gradient has added up there."""
         gradient, update = unit.nodes
-        op, site = OPS[gradient.op], self.graph.site(gradient)
+        op, site = OPS[gradient.op], self._site(unit)
         after, whole = OPS[update.op], self.graph.site(update)
+        made = self.graph.tensors[gradient.outputs[0]].shape
         sizes, lowering = [], after.lower(whole)
         for kind in _kinds(tiles):
             tile = op.tile(site, _ranges(tiles, kind))
             assert tile is not None
             shape = tile.outs[0].shape
-            ins = tuple(
-                replace(t, shape=shape) if t.shape == site.outs[0].shape else t for t in whole.ins
-            )
+            ins = tuple(replace(t, shape=shape) if t.shape == made else t for t in whole.ins)
             outs = tuple(replace(t, shape=shape) for t in whole.outs)
             sizes.append(after.lower(Site(update, ins, outs)).sizes)
         like = Kernel(lowering.family, lowering.mode, "", "", "f32")

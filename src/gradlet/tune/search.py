@@ -66,8 +66,8 @@ class Search:
         return min(fit, key=lambda wish: (fit[wish], str(wish)), default=None)
 
     def _first(self) -> list[Wish]:
-        """The planner's own choice, then the best of each kind (which axes are split, ahead or not),
-        then the best of the rest."""
+        """The planner's own choice, then the best of each kind (axes that are split, ahead or
+        not), then the best of the rest."""
         assert self.context is not None
         found: list[tuple[float, Wish]] = []
         for ahead in (True, False):

@@ -78,7 +78,7 @@ class _Kernel:
         asm.branch("beqz", MORE, to=self.plain)
         asm.bne_imm(BATCH, 1, to=self.batches)
         asm.push(KEPT, frame(self.product.epilogue))
-        asm("csrw", "mscratch", "sp")
+        asm("csrw", "mepc", "sp")
         save_settings(asm, self.product.epilogue, self.argument)
 
     def _first_instruction(self) -> None:

@@ -136,7 +136,8 @@ class Operand:
 class Block:
     """lines x held elements of c, begun with a bias or with 0.
 
-    The largest takes all registers, the stack pointer as well: it is in mscratch while k runs."""
+    The largest takes all registers, the stack pointer as well: it is in mepc while k runs, as nothing
+    returns from interrupts."""
 
     def __init__(
         self, asm: Asm, product: Product, lines: int, held: int, *, biased: bool = True
@@ -200,7 +201,7 @@ class Block:
         self._one_k(first=False)
         asm.close(self.end, start)
         if not self.keeps_stack:
-            asm("csrr", "sp", "mscratch")
+            asm("csrr", "sp", "mepc")
         self._store()
 
     def _begin_sums(self) -> None:
