@@ -14,6 +14,7 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph, Node
 from gradlet.kernels import scratch_elements
+from gradlet.plan.check_ops import tiling_faults
 from gradlet.plan.check_tiles import TileReplay, early_faults
 from gradlet.plan.model import Buffer, Call, Plan
 
@@ -21,7 +22,7 @@ WORD = 4
 
 
 def check_plan(plan: Plan) -> None:
-    faults = [*_layout(plan), *_coverage(plan)]
+    faults = [*_layout(plan), *_coverage(plan), *_tilings(plan)]
     if not faults:
         faults = list(_replay(plan))
     if faults:
@@ -72,6 +73,14 @@ def _coverage(plan: Plan) -> Iterator[str]:
                 yield f"'{call.name}' touches '{name}', which has no address"
 
 
+def _tilings(plan: Plan) -> Iterator[str]:
+    nodes = {node.name: node for node in plan.graph.nodes}
+    for call in plan.calls:
+        if call.tiling and call.nodes[0] in nodes:
+            site = plan.graph.site(nodes[call.nodes[0]])
+            yield from (f"'{call.name}': {fault}" for fault in tiling_faults(site, call))
+
+
 class _Shadow:
     def __init__(self, plan: Plan) -> None:
         self.places = {name: buffer for buffer in plan.buffers for name in buffer.tensors}
@@ -89,8 +98,10 @@ class _Shadow:
 
     def elements(self, name: str) -> Array:
         """What the words of a value hold where it is whole."""
-        start = self.ids.setdefault(name, len(self.ids)) << 32
-        return start + np.arange(-(-self.graph.tensors[name].bytes // WORD))
+        return self.first(name) + np.arange(-(-self.graph.tensors[name].bytes // WORD))
+
+    def first(self, name: str) -> int:
+        return self.ids.setdefault(name, len(self.ids)) << 32
 
     def write(self, name: str) -> None:
         self.span(self.places[name], self.graph.tensors[name].bytes)[:] = self.elements(name)

@@ -30,7 +30,7 @@ class Shadow(Protocol):
 
     def span(self, buffer: Buffer, size: int) -> Array: ...
 
-    def elements(self, name: str) -> Array: ...
+    def first(self, name: str) -> int: ...
 
 
 def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[str]:
@@ -67,6 +67,10 @@ def _overlap(one: Buffer, other: Buffer) -> bool:
     )
 
 
+def _numbers(window: Window) -> Array:
+    return np.arange(int(np.prod(window.shape, dtype=np.int64))).reshape(window.shape)
+
+
 class TileReplay:
     """old: what an update in place replaces; source: whose bytes a view shows."""
 
@@ -79,12 +83,16 @@ class TileReplay:
         self.outputs = len(call.outputs)
         self.boxes: dict[int, Array] = {}  # flat numbers of the elements, by position
         self.slots: dict[int, int] = {}
+        self.numbers = [_numbers(window) if window else None for window in self.tiling.windows]
 
     def faults(self) -> Iterator[str]:
-        yield from self._buffers()
+        cramped = list(self._buffers())
+        yield from cramped
+        if cramped:
+            return
         tiles = list(product(*(range(axis.count) for axis in self.tiling.axes)))
         loads, _ = self._move(tiles[0])
-        yield from self._copied(loads, [])
+        self._copied(loads, [])
         leaving: list[tuple[int, Array, int]] = []
         for number, tile in enumerate(tiles):
             used = dict(self.boxes), dict(self.slots)
@@ -93,17 +101,17 @@ class TileReplay:
                 yield from self._apart(loads, leaving, used)
                 yield from self._compute(tile, used)
                 # the stores of this tile's boxes start behind it, when the next one computes
-                yield from self._copied(loads, [])
-                yield from self._copied([], stores)
+                self._copied(loads, [])
+                self._copied([], stores)
                 leaving = stores
             else:
                 yield from self._compute(tile, used)
                 if number + 1 < len(tiles):
                     loads, stores = self._move(tiles[number + 1])
-                    yield from self._copied([], stores)
-                    yield from self._copied(loads, [])
+                    self._copied([], stores)
+                    self._copied(loads, [])
         last = [p for p, w in self._windows() if w.store]
-        yield from self._copied([], [(p, self.boxes[p], self.slots[p]) for p in last])
+        self._copied([], [(p, self.boxes[p], self.slots[p]) for p in last])
 
     def _windows(self) -> Iterator[tuple[int, Window]]:
         for position, window in enumerate(self.tiling.windows):
@@ -133,8 +141,11 @@ class TileReplay:
                 if _overlap(buffer, met):
                     yield f"'{buffer.name}' and '{met.name}' overlap"
 
-    def _box(self, window: Window, tile: Sequence[int]) -> Array:
+    def _box(self, position: int, tile: Sequence[int]) -> Array:
         """Flat numbers of the elements that a tile sees of an operand."""
+        window, numbers = self.tiling.windows[position], self.numbers[position]
+        assert window is not None
+        assert numbers is not None
         cut = [slice(None)] * len(window.shape)
         for number, span in window.spans:
             axis = self.tiling.axes[number]
@@ -144,7 +155,6 @@ class TileReplay:
             low = min(max(begin * span.step + span.start, 0), size - 1)
             high = min(max((end - 1) * span.step + span.start + span.extent, low + 1), size)
             cut[span.dim] = slice(low, high)
-        numbers = np.arange(int(np.prod(window.shape, dtype=np.int64))).reshape(window.shape)
         found: Array = numbers[tuple(cut)].reshape(-1)
         return found
 
@@ -154,7 +164,7 @@ class TileReplay:
         for position, window in enumerate(self.tiling.windows):
             if window is None:
                 continue
-            box, before = self._box(window, tile), self.boxes.get(position)
+            box, before = self._box(position, tile), self.boxes.get(position)
             if before is not None and np.array_equal(box, before):
                 continue
             if before is None:
@@ -180,21 +190,18 @@ class TileReplay:
         size = int(np.prod(window.shape, dtype=np.int64)) * WORD
         return self.shadow.span(self.shadow.places[window.tensor], size)
 
-    def _copied(
-        self, loads: Sequence[int], stores: Sequence[tuple[int, Array, int]]
-    ) -> Iterator[str]:
+    def _copied(self, loads: Sequence[int], stores: Sequence[tuple[int, Array, int]]) -> None:
         for position, box, slot in stores:
             window = self.tiling.windows[position]
             assert window is not None
-            self._home(window)[box] = self._slot(position, slot, len(box))
+            words = self._slot(position, slot, len(box))
+            self._home(window)[box[: len(words)]] = words
         for position in loads:
             window = self.tiling.windows[position]
             assert window is not None
             box = self.boxes[position]
-            if len(box) * WORD > window.slot_bytes:
-                yield f"a box of '{window.tensor}' is larger than its slot"
-                continue
-            self._slot(position, self.slots[position], len(box))[:] = self._home(window)[box]
+            slot = self._slot(position, self.slots[position], len(box))
+            slot[:] = self._home(window)[box][: len(slot)]
 
     def _apart(
         self,
@@ -230,6 +237,9 @@ class TileReplay:
         for position, window in enumerate(self.tiling.windows):
             if window is None or (window.once and added):
                 continue
+            if window.near and len(boxes[position]) * WORD > window.slot_bytes:
+                yield f"a box of '{window.tensor}' is larger than its slot"
+                return
             words = self._words(position, window, boxes[position], slots[position])
             read = position >= self.outputs and position != summed
             updated = position < self.outputs and self.call.updates
@@ -244,7 +254,7 @@ class TileReplay:
                 continue
             if summed > 0 and position != summed and not done:
                 continue
-            made = self.shadow.elements(window.tensor)[boxes[position]]
+            made = self.shadow.first(window.tensor) + boxes[position]
             final = made if done else made + PARTIAL
             self._put(position, window, boxes[position], slots[position], final)
 
@@ -258,8 +268,8 @@ class TileReplay:
             self._home(window)[box] = made
 
     def _holds(self, words: Array, name: str, box: Array) -> bool:
-        expected = self.shadow.elements(self.source[name])[box]
+        expected = self.shadow.first(self.source[name]) + box
         return len(words) == len(box) and bool((words == expected).all())
 
     def _partial(self, words: Array, name: str, box: Array) -> bool:
-        return bool((words == self.shadow.elements(name)[box] + PARTIAL).all())
+        return bool((words == self.shadow.first(name) + box + PARTIAL).all())

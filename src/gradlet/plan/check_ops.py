@@ -1,0 +1,104 @@
+"""Whether the tiles of a call are what its op says of itself: axes, boxes, sizes, and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from gradlet.graph import Site
+from gradlet.ops import OPS
+from gradlet.plan.model import Call
+from gradlet.plan.tiling import Tiling
+
+
+def tiling_faults(site: Site, call: Call) -> Iterator[str]:
+    """site: of the call's first node."""
+    tiling = call.tiling
+    if tiling is None:
+        return
+    found = [*_axes(site, tiling), *_operands(site, call, tiling), *_sums(site, call, tiling)]
+    yield from found or _sizes(site, tiling)
+
+
+def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
+    known = {axis.name: axis for axis in OPS[site.node.op].axes(site)}
+    names = [axis.name for axis in tiling.axes]
+    if len(set(names)) < len(names):
+        yield "an axis is split twice"
+    for axis in tiling.axes:
+        own = known.get(axis.name)
+        if own is None or (own.size, own.reduction) != (axis.size, axis.reduction):
+            yield f"the op has no such axis as {axis.name} of {axis.size}"
+        elif len(axis.kinds) != -(-axis.size // axis.tile) or axis.tile < 1:
+            yield f"the tiles of {axis.name} do not make up the whole"
+    inside = [axis.reduction for axis in tiling.axes]
+    if inside != sorted(inside):
+        yield "a sum is left before it is complete: its loop is not inside"
+
+
+def _operands(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
+    """Each window is on the operand of its position, and sees of it what the op says."""
+    op = OPS[site.node.op]
+    names = [*call.outputs, *call.inputs, *([site.outs[0].name] if tiling.finish else [])]
+    seen = [window.tensor if window else "" for window in tiling.windows]
+    if seen != names:
+        yield f"windows are on {seen}, operands are {names}"
+        return
+    slots = [slot.rstrip("?") for slot in op.outputs]
+    fused = len(call.nodes) > 1
+    slots = slots[:1] * len(call.outputs) if fused else slots
+    slots += [*(slot.rstrip("?") for slot in op.inputs), *([""] * (len(call.inputs)))]
+    slots = slots[: len(call.outputs) + len(call.inputs)]
+    slots += [op.outputs[0].rstrip("?")] if tiling.finish else []
+    for window, slot in zip(tiling.windows, slots, strict=True):
+        if window is None:
+            continue
+        if sorted(map(repr, _spans(site, tiling, slot))) != sorted(map(repr, window.spans)):
+            yield f"the boxes of '{window.tensor}' are not those that the op reads or writes"
+        if window.once != (slot in op.adds_once):
+            yield f"'{window.tensor}' is added once too often"
+
+
+def _spans(site: Site, tiling: Tiling, slot: str) -> Iterator[tuple[int, object]]:
+    known = {axis.name: axis for axis in OPS[site.node.op].axes(site)}
+    for number, axis in enumerate(tiling.axes):
+        for span in known[axis.name].spans if axis.name in known else ():
+            if span.operand == slot:
+                yield number, span
+
+
+def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
+    summed = any(axis.reduction for axis in tiling.axes)
+    if summed != (tiling.more is not None):
+        yield "tiles of a sum have no kernel that adds them"
+    elif tiling.more and (tiling.more.mode, tiling.more.epilogue) != (call.kernel.mode, "sum"):
+        yield f"{tiling.more.name} does not add tiles up"
+    if (summed and len(call.nodes) > 1) != (tiling.finish is not None):
+        yield "the update of a sum of tiles does not come after the last of them"
+
+
+def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:
+    """Every tile along each axis, and every kind, gets the sizes of that part of the op."""
+    op = OPS[site.node.op]
+    for index in _samples(tiling):
+        ranges = {
+            axis.name: (at * axis.tile, min((at + 1) * axis.tile, axis.size))
+            for axis, at in zip(tiling.axes, index, strict=True)
+        }
+        part = op.tile(site, ranges) if ranges else site
+        number = 0
+        for axis, at in zip(tiling.axes, index, strict=True):
+            number = number * (max(axis.kinds) + 1) + axis.kinds[at]
+        given = tiling.sizes[number] if number < len(tiling.sizes) else None
+        if part is None or given != op.lower(part).sizes:
+            yield f"tile {index} is computed with the sizes of another"
+            return
+
+
+def _samples(tiling: Tiling) -> Iterator[tuple[int, ...]]:
+    first = [0] * len(tiling.axes)
+    for place, axis in enumerate(tiling.axes):
+        for at in range(axis.count):
+            yield (*first[:place], at, *first[place + 1 :])
+    kinds = ([axis.kinds.index(kind) for kind in set(axis.kinds)] for axis in tiling.axes)
+    yield from product(*kinds)
