@@ -26,11 +26,12 @@ def kind(grown: Grown) -> Grown:
 class Network:
     """A forward graph over maps [N, C, H, W]; every kind of growth takes one map to another."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, tops: tuple[int, ...] = (3, 4, 6, 6), most: int = 600) -> None:
+        self.most = most
         self.chance = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
         self.builder = GraphBuilder("random")
-        shape = tuple(self.chance.randint(1, top) for top in (3, 4, 6, 6))
+        shape = tuple(self.chance.randint(1, top) for top in tops)
         self.maps = [self.builder.external("x", shape, "input")]
 
     def shape(self, name: str) -> Shape:
@@ -53,7 +54,7 @@ class Network:
     def grow(self) -> None:
         x = self.pick(*self.maps[-3:])
         y = self.pick(*KINDS)(self, x)
-        if int(np.prod(self.shape(y))) <= 600:
+        if int(np.prod(self.shape(y))) <= self.most:
             self.maps.append(y)
 
     def partner(self, x: str) -> str:
@@ -269,6 +270,8 @@ def linear(net: Network, x: str) -> str:
     """Flattened, through a square product, and a map again."""
     n, c, h, w = net.shape(x)
     size = c * h * w
+    if size > 250 and net.most > 600:  # too many weights
+        return x
     flat = net.add("relu", net.add("reshape", x, shape=(n, size)))
     operands = (flat, net.param(size, size), net.param(size))
     y = net.add("matmul", *operands, layout=net.pick("nn", "nt"))
@@ -314,9 +317,9 @@ def network(seed: int) -> Graph:
     return train(*drawn(seed))
 
 
-def drawn(seed: int) -> tuple[Graph, Recipe, Array]:
+def drawn(seed: int, *, large: bool = False) -> tuple[Graph, Recipe, Array]:
     """A forward graph with a way to train it, and targets."""
-    net = Network(seed)
+    net = Network(seed, (3, 8, 14, 14), 4000) if large else Network(seed)
     for _ in range(net.chance.randint(1, 9)):
         net.grow()
     output, loss = _head(net)

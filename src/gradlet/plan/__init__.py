@@ -13,7 +13,7 @@ from gradlet.kernels import Kernel, candidates, scratch_elements
 from gradlet.ops import OPS
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.check import check_plan
-from gradlet.plan.levels import assign_levels, far_storages
+from gradlet.plan.levels import assign_levels, far_storages, near_forever
 from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
@@ -185,9 +185,10 @@ def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Itera
     far_requests, requests = split([r for r in draft.requests if r.name not in gone], far)
     near_persistent, persistent = split(draft.persistent, levels.near)
     far_persistent, persistent = split(persistent, far)
+    limit = levels.room - near_forever(levels, near_persistent, near.align)
     buffers = [
         *_buffers(requests, persistent, draft.storages, whole.level),
-        *_buffers(levels.requests, near_persistent, draft.storages, near, prefix=NEAR),
+        *_buffers(levels.requests, near_persistent, draft.storages, near, NEAR, limit),
         *_buffers(far_requests, far_persistent, draft.storages, last, prefix=FAR),
     ]
     yield replace(whole, calls=tuple(levels.calls), buffers=tuple(buffers))
@@ -199,8 +200,9 @@ def _buffers(
     storages: dict[str, Storage],
     memory: Memory,
     prefix: str = "",
+    limit: int = 0,
 ) -> list[Buffer]:
-    offsets = place(requests, memory.align)
+    offsets = place(requests, memory.align, limit)
     return [
         *_persistent_buffers(persistent, memory.name, memory.align, prefix),
         *(

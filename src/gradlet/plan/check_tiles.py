@@ -38,7 +38,8 @@ def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[st
     place that they go to."""
     early = [w for w in call.tiling.windows if w and w.early] if call.tiling else []
     for window in early:
-        if before is None or before.tiling is None or before.phase != call.phase:
+        together = before and _runs_in(shadow.graph, before) == _runs_in(shadow.graph, call)
+        if before is None or before.tiling is None or not together:
             yield f"nobody fetches '{window.tensor}' early"
             continue
         places, slot = shadow.places, shadow.places[window.near]
@@ -48,6 +49,15 @@ def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[st
         for name in filter(None, (*used, before.scratch)):
             if name in places and _overlap(places[name], slot):
                 yield f"'{window.tensor}' is fetched onto '{name}', which '{before.name}' uses"
+
+
+def _runs_in(graph: Graph, call: Call) -> str:
+    """What a program can run by itself: a prediction, the comparison with a target, learning, and
+    the update where gradients add up first."""
+    if call.phase == "forward":
+        kept = {graph.loss, *(new for _, new in graph.updates)}
+        return "compare" if kept & set(call.outputs) else "predict"
+    return "update" if call.phase == "update" and graph.accumulate > 1 else "learn"
 
 
 def _overlap(one: Buffer, other: Buffer) -> bool:

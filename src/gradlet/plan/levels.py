@@ -66,7 +66,8 @@ def assign_levels(
     while kept + spare < plan.target.room(memory):
         found = _assigned(plan, units, requests, persistent, tiler, kept + spare)
         needed = control_bytes([call.tiling for call in found.calls if call.tiling])
-        excess = near_height(found, persistent, memory.align) - found.room
+        room = found.room - near_forever(found, persistent, memory.align)
+        excess = height(found.requests, memory.align, room) - room
         if needed <= kept and excess <= 0:
             return found
         kept = max(kept, needed)
@@ -128,7 +129,7 @@ def _assigned(
         for index, (unit, call) in enumerate(zip(units, plan.calls, strict=True))
     ]
     for index, choice in enumerate(choices):
-        ledger.add(_needed(choice), index, index)
+        ledger.add(choice.needed, index, index)
     _promote(plan, spans, users, near, choices, ledger, room)
     _fetch_early(plan, choices, tiler.storage_of, ledger, room)
     return _settled(plan, choices, near, spans, persistent, room)
@@ -161,10 +162,6 @@ def _small(
     return near
 
 
-def _needed(choice: Choice) -> int:
-    return choice.scratch + (choice.tiling.near_bytes if choice.tiling else 0)
-
-
 def _promote(
     plan: Plan,
     spans: Mapping[str, Request],
@@ -179,8 +176,10 @@ def _promote(
     traffic = {
         name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans
     }
+    # the scratch of a whole node that is tiled now: tiles have scratch of theirs
+    replaced = {c.scratch for c, choice in zip(plan.calls, choices, strict=True) if choice.tiling}
     ranked = sorted(
-        (name for name in traffic if name not in near and not _of_tiles(name, plan, choices)),
+        (name for name in traffic if name not in near and name not in replaced),
         key=lambda n: (-traffic[n] / max(1, spans[n].bytes), n),
     )
     for name in ranked:
@@ -198,14 +197,6 @@ def _promote(
         else:
             for index, size in gained.items():
                 ledger.add(size, index, index)
-
-
-def _of_tiles(name: str, plan: Plan, choices: Sequence[Choice]) -> bool:
-    """Whether it is the scratch of a whole node that is tiled now; tiles have scratch of theirs."""
-    if not name.startswith("scratch."):
-        return False
-    pairs = zip(plan.calls, choices, strict=True)
-    return any(call.scratch == name and choice.tiling for call, choice in pairs)
 
 
 def _traffic(tensors: Sequence[str], choices: Sequence[Choice], users: Sequence[int]) -> int:
@@ -327,8 +318,6 @@ def _named(call: Call, tiling: Tiling) -> Tiling:
     return replace(tiling, windows=windows)
 
 
-def near_height(levels: Levels, persistent: Sequence[Storage], align: int) -> int:
-    """Bytes of the nearest memory that a placement takes."""
-    kept = [s.bytes for s in persistent if s.name in levels.near]
-    forever = sum(-(-size // align) * align for size in kept)
-    return forever + height(levels.requests, align)
+def near_forever(levels: Levels, persistent: Sequence[Storage], align: int) -> int:
+    """Bytes of the nearest memory that what survives a step takes."""
+    return sum(-(-s.bytes // align) * align for s in persistent if s.name in levels.near)

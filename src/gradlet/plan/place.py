@@ -9,7 +9,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from gradlet.graph import Array
+
 SWAPS = 400
+SWAP_WORK = 60_000
+"""Requests that are put somewhere by all swaps together, so that large networks take no longer."""
+NEARLY = 1.02
+"""Of the lower bound, where a limit is given and nothing is gained below it."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +42,11 @@ def lower_bound(requests: Sequence[Request]) -> int:
     return peak
 
 
-def place(requests: Sequence[Request], align: int) -> dict[str, int]:
-    """Offset of every request; requests that are alive together never overlap."""
+def place(requests: Sequence[Request], align: int, limit: int = 0) -> dict[str, int]:
+    """Offset of every request; requests that are alive together never overlap. The search ends
+    below the limit, if that is nearly the least."""
     bound = lower_bound(requests)
+    enough = max(bound + align, min(limit, int(bound * NEARLY)))
     orders = [
         sorted(requests, key=lambda r: (-r.bytes, r.first, r.name)),
         sorted(requests, key=lambda r: (r.first - r.last, -r.bytes, r.name)),
@@ -44,47 +54,64 @@ def place(requests: Sequence[Request], align: int) -> dict[str, int]:
         sorted(requests, key=lambda r: (r.first, -r.bytes, r.name)),
         sorted(requests, key=lambda r: (-r.last, -r.bytes, r.name)),
     ]
-    best_order = min(orders, key=lambda order: _height(order, _fit(order, align)))
-    best = _fit(best_order, align)
+    fits = [_fit(order, align) for order in orders]
+    best = min(fits, key=lambda fit: fit.height)
+    order = list(orders[fits.index(best)])
     chance = random.Random(0)
-    order = list(best_order)
-    for _ in range(SWAPS):
-        if _height(order, best) <= bound + align or len(order) < 2:
+    for _ in range(min(SWAPS, SWAP_WORK // max(1, len(order)))):
+        if best.height <= enough or len(order) < 2:
             break
         i, j = chance.sample(range(len(order)), 2)
         order[i], order[j] = order[j], order[i]
         trial = _fit(order, align)
-        if _height(order, trial) <= _height(order, best):
+        if trial.height <= best.height:
             best = trial
         else:
             order[i], order[j] = order[j], order[i]
-    return best
+    return best.offsets
 
 
-def height(requests: Sequence[Request], align: int) -> int:
+def height(requests: Sequence[Request], align: int, limit: int = 0) -> int:
     """Bytes that a placement takes."""
-    return _height(requests, place(requests, align))
-
-
-def _height(requests: Sequence[Request], offsets: dict[str, int]) -> int:
+    offsets = place(requests, align, limit)
     return max((offsets[r.name] + r.bytes for r in requests), default=0)
 
 
-def _fit(order: Sequence[Request], align: int) -> dict[str, int]:
+@dataclass(frozen=True)
+class _Fit:
+    offsets: dict[str, int]
+    height: int
+
+
+def _fit(order: Sequence[Request], align: int) -> _Fit:
     """Put each request into the tightest gap among those already placed that it meets in time."""
     offsets: dict[str, int] = {}
-    placed: list[tuple[int, int, Request]] = []  # by offset
-    for request in order:
-        gap_start, best, best_slack = 0, -1, -1
-        for offset, end, other in placed:
-            if other.last < request.first or request.last < other.first:
-                continue
-            slack = offset - gap_start - request.bytes
-            if slack >= 0 and (best < 0 or slack < best_slack):
-                best, best_slack = gap_start, slack
-            gap_start = max(gap_start, -(-end // align) * align)
-        offset = best if best >= 0 else gap_start
+    top = 0
+    placed: Array = np.zeros((4, len(order)), np.int64)  # offset, aligned end, first, last
+    for count, request in enumerate(order):
+        starts, ends, firsts, lasts = placed[:, :count]  # by offset
+        meets = (lasts >= request.first) & (firsts <= request.last)
+        above = np.maximum.accumulate(ends[meets])
+        gaps = starts[meets]
+        gaps[1:] -= above[:-1]
+        slack = gaps - request.bytes
+        tightest = _least(slack)
+        if tightest >= 0:
+            offset = int(above[tightest - 1]) if tightest else 0
+        else:
+            offset = int(above[-1]) if len(above) else 0
         offsets[request.name] = offset
-        placed.append((offset, offset + request.bytes, request))
-        placed.sort(key=lambda item: (item[0], item[1]))
-    return offsets
+        end = offset + request.bytes
+        top = max(top, end)
+        where = int(np.searchsorted(starts, offset, side="right"))
+        placed[:, where + 1 : count + 1] = placed[:, where:count]
+        placed[:, where] = offset, -(-end // align) * align, request.first, request.last
+    return _Fit(offsets, top)
+
+
+def _least(slack: Array) -> int:
+    """Where the smallest slack is that is not negative, or -1."""
+    if not len(slack):
+        return -1
+    found = int(np.where(slack < 0, np.iinfo(np.int64).max, slack).argmin())
+    return found if slack[found] >= 0 else -1

@@ -172,9 +172,7 @@ def _climb(
         return known[at]
 
     for _ in range(CLIMBS):
-        better = min(
-            _near(problem, rungs), key=lambda at: judged(at).rank(room), default=None
-        )
+        better = min(_near(problem, rungs), key=lambda at: judged(at).rank(room), default=None)
         if better is None or judged(better).rank(room) >= judged(rungs).rank(room):
             break
         rungs = better
@@ -215,10 +213,15 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     rows = max(1, extents[0] // max(1, _innermost(operands[0], tile, problem.axes)))
     uneven = -(-rows // problem.cores) * problem.cores / rows
     compute = problem.work * uneven
+    copied = [
+        (operand, _copy_cycles(operand, extent, tile, problem.axes))
+        for operand, extent in zip(operands, extents, strict=True)
+        if operand.windowed and (operand.load or operand.store)
+    ]
     best: Candidate | None = None
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
         loops = [*order, *summed]
-        transfer, first, last = _transfers(problem, operands, extents, loops, counts, tile)
+        transfer, first, last = _transfers(copied, loops, counts)
         hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
         visible = first + last if problem.ahead else transfer
         cost = hidden + 1.5 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
@@ -241,32 +244,25 @@ def _innermost(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> i
 
 
 def _transfers(
-    problem: Problem,
-    operands: Sequence[Operand],
-    extents: Sequence[int],
-    loops: Sequence[int],
-    counts: Sequence[int],
-    tile: Sequence[int],
+    copied: Sequence[tuple[Operand, float]], loops: Sequence[int], counts: Sequence[int]
 ) -> tuple[float, float, float]:
-    """Cycles of all transfers, of the first boxes in, and of the last ones out."""
+    """Cycles of all transfers, of the first boxes in, and of the last ones out; of each operand
+    that is copied those of one box are given."""
     total = first = last = 0.0
-    for operand, extent in zip(operands, extents, strict=True):
-        if not operand.windowed or not (operand.load or operand.store):
-            continue
+    for operand, once in copied:
         places = operand.moves(loops)
         times = prod(counts[number] for number in loops[: places[-1] + 1]) if places else 1
-        lines = _line_count(operand, tile, problem.axes)
-        once = extent * WORD / operand.bandwidth + LINE_CYCLES * lines
         total += times * once * (operand.load + operand.store)
         first += once * operand.load
         last += once * operand.store
     return total, first, last
 
 
-def _line_count(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
-    boxed = tuple(operand.ranges_box(tile, axes))
-    found = lines_of(operand.shape, tuple((0, extent) for extent, _ in boxed), WORD)
-    return found.lines * found.planes if found else prod(extent for extent, _ in boxed)
+def _copy_cycles(operand: Operand, extent: int, tile: Sequence[int], axes: Sequence[Axis]) -> float:
+    boxed = tuple((0, wide) for wide, _ in operand.ranges_box(tile, axes))
+    found = lines_of(operand.shape, boxed, WORD)
+    lines = found.lines * found.planes if found else extent
+    return extent * WORD / operand.bandwidth + LINE_CYCLES * lines
 
 
 def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]) -> int:

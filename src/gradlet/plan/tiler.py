@@ -33,6 +33,11 @@ class Choice:
     transfer: float = 0.0  # cycles, as judged
     visible: float = 0.0
 
+    @property
+    def needed(self) -> int:
+        """Bytes of the nearest memory."""
+        return self.scratch + (self.tiling.near_bytes if self.tiling else 0)
+
 
 @dataclass(frozen=True)
 class Context:
@@ -79,6 +84,7 @@ class Tiler:
         self.modes = (False,) if buffers == "single" else (True, False)
         self.wishes = wishes or {}
         self._tileable: dict[object, tuple[bool, ...]] = {}
+        self._known: dict[object, list[tuple[int, Choice]]] = {}  # with the room there was
 
     def choose(self, context: Context) -> Choice:
         """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
@@ -88,8 +94,35 @@ class Tiler:
             wished = self.realised(context, self.wishes[call.name])
             if wished is not None:
                 return wished
-        site = self.graph.site(unit.nodes[0])
         operands = list(self._operands(unit, call, near))
+        key = self._likeness(unit, call, operands)
+        for given, known in self._known.setdefault(key, []):
+            if known.needed <= room <= given:  # the best with more room is the best with less
+                return _renamed(known, self._names(unit, call))
+        found = self._chosen(unit, call, operands, room)
+        self._known[key].append((room, found))
+        return found
+
+    def _likeness(self, unit: Unit, call: Call, operands: Sequence[Operand | None]) -> object:
+        """What is the same for calls that run in the same way."""
+        first: dict[str, int] = {}
+        seen = tuple(
+            (operand.windowed, operand.bandwidth, first.setdefault(operand.storage, len(first)))
+            if operand
+            else None
+            for operand in operands
+        )
+        nodes = tuple(_signature(self.graph.site(node)) for node in unit.nodes)
+        return nodes, call.kernel, seen
+
+    def _names(self, unit: Unit, call: Call) -> tuple[str, ...]:
+        """Of the windows that a tiling of the call has, in their order."""
+        return (*call.outputs, *call.inputs, unit.nodes[0].outputs[0])
+
+    def _chosen(
+        self, unit: Unit, call: Call, operands: Sequence[Operand | None], room: int
+    ) -> Choice:
+        site = self.graph.site(unit.nodes[0])
         far = sorted(
             (n for n, operand in enumerate(operands) if operand and operand.windowed),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
@@ -120,9 +153,7 @@ class Tiler:
             return None
         site = self.graph.site(context.unit.nodes[0])
         operands = self._operands(context.unit, context.call, context.near)
-        made = self._made(
-            context.unit, context.call, site, operands, problem, found, wish.variant
-        )
+        made = self._made(context.unit, context.call, site, operands, problem, found, wish.variant)
         if isinstance(made, str) or made.kernel.variant != wish.variant:
             return None
         needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
@@ -160,10 +191,9 @@ class Tiler:
             if isinstance(made, str):
                 refused.add(made)
                 continue
-            needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
-            if needed <= room:
+            if made.needed <= room:
                 return made
-            room -= needed - room
+            room -= made.needed - room
             if room <= 0:
                 return None
 
@@ -400,6 +430,16 @@ def _update_operands(call: Call) -> tuple[int, ...]:
     return (*states, states[0], behind, behind - 1, *states[1:])
 
 
+def _renamed(choice: Choice, names: Sequence[str]) -> Choice:
+    if choice.tiling is None:
+        return choice
+    windows = tuple(
+        replace(window, tensor=name, near=name if window.near else "") if window else None
+        for window, name in zip(choice.tiling.windows, names, strict=False)
+    )
+    return replace(choice, tiling=replace(choice.tiling, windows=windows))
+
+
 def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tuple[str, str]]:
     if fused:
         return [(slots_[0], name) for name in names]
@@ -440,5 +480,5 @@ def _ranges(tiles: Sequence[TileAxis], index: Sequence[int]) -> dict[str, Range]
 def _lowered(
     op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int]
 ) -> Lowering | None:
-    part = op.tile(site, _ranges(tiles, index))
+    part = op.tile(site, _ranges(tiles, index)) if tiles else site
     return op.lower(part) if part is not None else None

@@ -75,9 +75,7 @@ def table_image(
 class _Offsets:
     """Where the parts of a table begin."""
 
-    def __init__(
-        self, windows: int, made: Sequence[Row], tiling: Tiling, kernel: Kernel
-    ) -> None:
+    def __init__(self, windows: int, made: Sequence[Row], tiling: Tiling, kernel: Kernel) -> None:
         self.steps = WORD * (HEAD_WORDS + WINDOW_WORDS * windows)
         self.boxes = self.steps + WORD * STEP_WORDS * sum(len(row.steps) for row in made)
         self.sizes = self.boxes + WORD * BOX_WORDS * sum(len(row.boxes) for row in made)
@@ -96,9 +94,7 @@ def _sizes(kernel: Kernel, sizes: Mapping[str, object]) -> bytes:
     return struct.pack(f"<{len(words)}i", *words)
 
 
-def _head(
-    tiling: Tiling, repeat: int, functions: Functions, at: _Offsets, windows: int
-) -> bytes:
+def _head(tiling: Tiling, repeat: int, functions: Functions, at: _Offsets, windows: int) -> bytes:
     axes = tiling.axes
     padding = [0] * (AXES - len(axes))
     free = sum(not axis.reduction for axis in axes)

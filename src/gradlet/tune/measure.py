@@ -127,5 +127,3 @@ def measure(elf: bytes, target: Target, jobs: Sequence[Job]) -> list[int | None]
             except SimError as error:
                 raise GradletError(f"{job.kernel.name}: {error}") from None
     return results
-
-

@@ -32,7 +32,9 @@ class Pool:
         self._client = _dask_client(dask) if dask else None
         self._processes: ProcessPoolExecutor | None = None
 
-    def run(self, elf: bytes, target: Target, jobs: Sequence[Job]) -> Iterator[tuple[int, int | None]]:
+    def run(
+        self, elf: bytes, target: Target, jobs: Sequence[Job]
+    ) -> Iterator[tuple[int, int | None]]:
         """(number of the job, cycles), as they get ready."""
         numbered = list(enumerate(jobs))
         chunks = [numbered[at : at + CHUNK] for at in range(0, len(numbered), CHUNK)]

@@ -1,0 +1,60 @@
+"""Random networks on devices with little memory: a seed makes a plan that runs tile by tile."""
+
+from __future__ import annotations
+
+import random
+
+from gradlet.capture.layout import lay_out
+from gradlet.errors import DoesNotFit
+from gradlet.graph import Graph
+from gradlet.plan import Options, Plan, plan
+from gradlet.target import load as load_target
+from gradlet.train import train
+from tests.networks import drawn
+
+LEAST = 1700  # below this not even the tables of tiles have room
+STEP = 256  # of the sizes of memories
+
+
+def tight(seed: int, share: float | None = None) -> Plan:
+    """share: between nothing (0) and all data in the nearest memory (1)."""
+    chance = random.Random(seed)
+    graph = _graph(seed, chance)
+    cores, buffers = chance.choice((1, 2, 8)), chance.choice(("auto", "double", "single"))
+    share = chance.random() ** 2 if share is None else share
+    need = plan(graph, load_target("host", cores=cores)).used
+    l1 = _stepped(_stacks(cores) + LEAST * (max(need, LEAST) / LEAST) ** share)
+    if chance.random() < 0.25:
+        return _with_l3(graph, cores, buffers, l1, need, chance.uniform(0.3, 0.9))
+    target = load_target("pulp-open", cores=cores, sizes={"L1": l1})
+    return plan(graph, target, options=Options(buffers=buffers))
+
+
+def _graph(seed: int, chance: random.Random) -> Graph:
+    forward, recipe, targets = drawn(seed, large=True)
+    if chance.random() < 0.3:
+        forward = lay_out(forward, "hwc")
+    return train(forward, recipe, targets)
+
+
+def _stepped(size: float) -> int:
+    return -(-int(size) // STEP) * STEP
+
+
+def _stacks(cores: int) -> int:
+    target = load_target("pulp-open", cores=cores)
+    return target.memories[0].size - target.room(target.memories[0])
+
+
+def _with_l3(
+    graph: Graph, cores: int, buffers: str, l1: int, need: int, share: float
+) -> Plan:
+    """With an L2 for a share of the data and for the tables."""
+    l2 = load_target("pulp-open").code + 4096 + int(need * share)
+    while True:
+        sizes = {"L1": l1, "L2": _stepped(l2), "L3": "8M"}
+        try:
+            target = load_target("pulp-open", cores=cores, sizes=sizes)
+            return plan(graph, target, options=Options(buffers=buffers))
+        except DoesNotFit:
+            l2 += need // 2 + 4096
