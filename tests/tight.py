@@ -46,9 +46,7 @@ def _stacks(cores: int) -> int:
     return target.memories[0].size - target.room(target.memories[0])
 
 
-def _with_l3(
-    graph: Graph, cores: int, buffers: str, l1: int, need: int, share: float
-) -> Plan:
+def _with_l3(graph: Graph, cores: int, buffers: str, l1: int, need: int, share: float) -> Plan:
     """With an L2 for a share of the data and for the tables."""
     l2 = load_target("pulp-open").code + 4096 + int(need * share)
     while True:

@@ -133,6 +133,17 @@ def grid(problem: Problem, room: int, most: int) -> list[Candidate]:
     return _fitting((judge(problem, tile) for tile in product(*ladders)), room)
 
 
+def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
+    """Only one axis is split; the best first."""
+    whole = [steps[0] for steps in problem.ladders]
+    tiles = [
+        (*whole[:number], size, *whole[number + 1 :])
+        for number, steps in enumerate(problem.ladders)
+        for size in steps
+    ]
+    return _fitting((judge(problem, tile) for tile in dict.fromkeys(tiles)), room)
+
+
 def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
     """One step up or down the ladders from here, the best first."""
     ladders = problem.ladders

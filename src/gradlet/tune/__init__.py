@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from gradlet.errors import GradletError
 from gradlet.plan import Options, Tiler, Wish, contexts, plan
-from gradlet.plan.model import Plan
+from gradlet.plan.model import Call, Plan
 from gradlet.target import Target
 from gradlet.tune.cache import Cache, key_of
 from gradlet.tune.measure import Job
@@ -20,7 +20,7 @@ from gradlet.tune.pool import Pool
 from gradlet.tune.program import Function, build
 from gradlet.tune.search import Search, Settings
 
-__all__ = ["Node", "Settings", "Tuned", "tune"]
+__all__ = ["Node", "Settings", "Tuned", "Wish", "plan_with", "tune"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -39,7 +39,8 @@ class Node:
 @dataclass(frozen=True)
 class Tuned:
     """evaluations: simulated; cache_hits: known before. model_error: of the planner's judgement,
-    the median deviation from what was measured, after scaling by the median ratio."""
+    the median deviation from what was measured, after scaling by the median ratio. measured: the
+    cycles of all candidates of each node that fit."""
 
     plan: Plan
     nodes: tuple[Node, ...]
@@ -47,6 +48,7 @@ class Tuned:
     cache_hits: int
     seconds: float
     model_error: float | None
+    measured: tuple[Mapping[Wish, int], ...] = ()
 
     @property
     def wishes(self) -> dict[str, Wish]:
@@ -61,8 +63,9 @@ def tune(
     cache: Cache | None = None,
     progress: Progress = lambda done, total, text: None,
     options: Options | None = None,
+    only: Callable[[Call], bool] = lambda call: True,
 ) -> Tuned:
-    """The plan with the quickest way that was found for each call."""
+    """The plan with the quickest way that was found for each call, or for some of them."""
     begin = time.perf_counter()
     settings, options = settings or Settings(), options or Options()
     if given.target.port != "pulp":
@@ -70,7 +73,7 @@ def tune(
             f"there is no simulator for '{given.target.name}' to measure on; tune a project that "
             f"is built with --target pulp-open"
         )
-    searches = _searches(given, settings, options)
+    searches = [s for s in _searches(given, settings, options) if only(s.call)]
     measuring = _Measuring(given.target, pool or Pool(), cache or Cache(), progress)
     while True:
         wanted = [(search, wish) for search in searches for wish in search.wanted()]
@@ -82,13 +85,12 @@ def tune(
     result = plan_with(given, wishes, options)
     error = model_error(searches)
     seconds = time.perf_counter() - begin
-    return Tuned(result, nodes, measuring.evaluations, measuring.hits, seconds, error)
+    known = tuple({w: c for w, c in s.cycles.items() if c is not None} for s in searches)
+    return Tuned(result, nodes, measuring.evaluations, measuring.hits, seconds, error, known)
 
 
 def plan_with(given: Plan, wishes: Mapping[str, Wish], options: Options | None = None) -> Plan:
     """The same network with these wishes."""
-    from dataclasses import replace
-
     wished = replace(options or Options(), wishes=wishes)
     return plan(given.graph, given.target, prefix=given.prefix, options=wished)
 
@@ -113,7 +115,7 @@ def _node(search: Search) -> Node:
         search.cycles.get(own) if own else None,
         search.cycles.get(best) if best else None,
         best,
-        len(search.jobs),
+        len(search.cycles),
     )
 
 

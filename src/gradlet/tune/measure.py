@@ -6,7 +6,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 from gradlet.errors import GradletError
 from gradlet.kernels import Kernel
 from gradlet.plan.tiling import Tiling

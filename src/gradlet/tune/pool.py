@@ -85,6 +85,6 @@ def _dask_client(address: str):  # type: ignore[no-untyped-def]
     if not client.scheduler_info()["workers"]:
         client.close()
         raise GradletError(
-            f"the Dask scheduler at {address} has no workers; start some with `dask worker {address}`"
+            f"the Dask scheduler at {address} has no workers; `dask worker {address}` starts some"
         )
     return client

@@ -13,7 +13,7 @@ from itertools import islice
 from gradlet.graph import Graph
 from gradlet.plan import Context, Tiler, Wish
 from gradlet.plan.model import Call
-from gradlet.plan.tile import Candidate, Problem, explored, grid, neighbours
+from gradlet.plan.tile import Candidate, Problem, along_one_axis, explored, grid, neighbours
 from gradlet.plan.tiler import Choice
 from gradlet.plan.tiling import Tiling, Window
 from gradlet.tune.measure import Job
@@ -28,7 +28,7 @@ class Settings:
     """keep: how many of the best judged candidates of a call are measured (K_T). rounds: how often
     the neighbours of the best are tried after that, `around` of them at a time."""
 
-    keep: int = 8
+    keep: int = 12
     rounds: int = 4
     around: int = 4
     exhaustive: bool = False
@@ -66,22 +66,27 @@ class Search:
         return min(fit, key=lambda wish: (fit[wish], str(wish)), default=None)
 
     def _first(self) -> list[Wish]:
+        """The planner's own choice, then the best of each kind (which axes are split, ahead or not),
+        then the best of the rest."""
         assert self.context is not None
         found: list[tuple[float, Wish]] = []
         for ahead in (True, False):
-            problem = self.tiler.problem(self.context, ahead)
-            room = self.context.room
+            problem, room = self.tiler.problem(self.context, ahead), self.context.room
             if self.settings.exhaustive:
                 candidates = grid(problem, room, GRID)
             else:
-                candidates = explored(problem, room)[: 4 * self.settings.keep]
+                candidates = [*explored(problem, room), *along_one_axis(problem, room)]
             found += self._wishes(problem, candidates, ahead)
         found.sort(key=lambda item: (item[0], str(item[1])))
-        most = len(found) if self.settings.exhaustive else self.settings.keep
         own = self.tiler.choose(self.context)
-        ranked = [*([Wish.of(own)] if own.tiling else []), *(wish for _, wish in found)]
+        ranked = [wish for _, wish in found]
+        if not self.settings.exhaustive:
+            ranked = [*_best_of_each_kind(ranked)[: self.settings.keep // 2], *ranked]
+        if own.tiling:
+            ranked.insert(0, Wish.of(own))
         able = (wish for wish in dict.fromkeys(ranked) if self._job(wish))
-        return list(islice(able, most + 1))
+        most = len(ranked) if self.settings.exhaustive else self.settings.keep
+        return list(islice(able, most))
 
     def _wishes(
         self, problem: Problem, candidates: Iterable[Candidate], ahead: bool
@@ -154,3 +159,11 @@ class Search:
                 finish_operands=follow.operands,
             )
         return Choice(kernel, tiling, self.tiler.scratch(kernel, self.call.sizes))
+
+
+def _best_of_each_kind(ranked: Iterable[Wish]) -> list[Wish]:
+    """In their order, with the quickest kernel of each."""
+    best: dict[object, Wish] = {}
+    for wish in ranked:
+        best.setdefault((wish.ahead, frozenset(name for name, _ in wish.split)), wish)
+    return list(best.values())
