@@ -61,8 +61,8 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
     kernel, stride = params.get("kernel", 0), params.get("stride", 1)
     while True:
         groups = pick(1, 1, 1, 2, 3)
-        of_group, made = pick(1, 2, 3, 4, 5, 8), pick(1, 2, 3, 4, 5)
-        size = (pick(*range(1, 10)), pick(*range(1, 12), 13, 16, 17, 21))
+        of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4)
+        size = (pick(*range(1, 8)), pick(*range(1, 12), 13, 17))
         window, step, spread = (
             (pick(1, 2, 3, 3, 4), kernel),
             (pick(1, 2, 3), stride),
