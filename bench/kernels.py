@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from common import finish, parser, stderr
 from rich.table import Table
@@ -31,24 +32,27 @@ def _conv(channels: int, height: int, width: int, groups: int, step: str) -> ben
 
 
 TABLE = (
-    *(Measured(f"gemm 64x64x64 {x}", lambda x=x: bench.gemm(64, 64, 64, x), 5.0) for x in bench.LAYOUTS),
-    Measured("gemm 80x64x128 nt", lambda: bench.gemm(80, 64, 128, "nt"), 5.2, "128k"),
-    Measured("gemm 17x19x23 nn", lambda: bench.gemm(17, 19, 23), 3.8),
     *(
-        Measured(f"conv 16->16 k3 16x16 {x}", lambda x=x: _conv(16, 16, 16, 1, x), goal)
+        Measured(f"gemm 64x64x64 {x}", partial(bench.gemm, 64, 64, 64, x), 5.0)
+        for x in bench.LAYOUTS
+    ),
+    Measured("gemm 80x64x128 nt", partial(bench.gemm, 80, 64, 128, "nt"), 5.2, "128k"),
+    Measured("gemm 17x19x23 nn", partial(bench.gemm, 17, 19, 23), 3.8),
+    *(
+        Measured(f"conv 16->16 k3 16x16 {x}", partial(_conv, 16, 16, 16, 1, x), goal)
         for x, goal in (("forward", 5.8), ("input_grad", 5.8), ("weight_grad", 5.3))
     ),
     *(
-        Measured(f"depthwise 64 k3 25x5 {x}", lambda x=x: _conv(64, 25, 5, 64, x), 6.3, "128k")
+        Measured(f"depthwise 64 k3 25x5 {x}", partial(_conv, 64, 25, 5, 64, x), 6.3, "128k")
         for x in bench.STEPS
     ),
-    Measured("FC 128x128 forward", lambda: bench.linear(128, 128, 1, "forward"), 3.5, "128k"),
-    Measured("FC 128x128 input_grad", lambda: bench.linear(128, 128, 1, "input_grad"), 3.5, "128k"),
-    Measured(
-        "FC 128x128 weight_grad, sgd",
-        lambda: bench.linear(128, 128, 1, "weight_grad", "sgd"),
-        2.3,
-        "128k",
+    *(
+        Measured(f"FC 128x128 {x} {u}", partial(bench.linear, 128, 128, 1, x, u), goal, "128k")
+        for x, u, goal in (
+            ("forward", "", 3.5),
+            ("input_grad", "", 3.5),
+            ("weight_grad", "sgd", 2.3),
+        )
     ),
 )
 
@@ -70,7 +74,13 @@ def main() -> int:
             passed &= report.passed
             best = report.rows[0]
             spread = f"{best.macs / best.most:.2f} - {best.macs / best.least:.2f}"
-            cells = (item.name, best.kernel, f"{best.cycles:,}", f"{best.mac_per_cycle:.2f}", spread)
+            cells = (
+                item.name,
+                best.kernel,
+                f"{best.cycles:,}",
+                f"{best.mac_per_cycle:.2f}",
+                spread,
+            )
             table.add_row(*cells, f"{item.goal:.1f}")
     finish("kernels", rows, table, as_json=given.json)
     return 0 if passed else 1

@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 import gradlet
-from gradlet import cli_bench
+from gradlet import cli_bench, cli_tune
 from gradlet import doctor as doctor_module
+from gradlet import target as targets
 from gradlet.api import ENGINES, Request
 from gradlet.capture.layout import check_layout
 from gradlet.cli_options import ModelOptions, settings, with_model_options
@@ -30,6 +31,7 @@ from gradlet.errors import GradletError
 from gradlet.plan import Options, Plan
 from gradlet.report import memory_report
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
+from gradlet.tune import Settings
 from gradlet.verify import Verdict
 
 app = typer.Typer(
@@ -182,6 +184,37 @@ def verify(
         verdict = gradlet.verify(loaded, steps=steps, engine=engine)
     _show(json_, verdict.to_json(), lambda: _verdict_table(verdict))
     return 0 if verdict.passed else 1
+
+
+@command
+def tune(
+    project: cli_tune.ProjectFolder = None,
+    layer: cli_tune.Layer = "",
+    in_: Annotated[str, typer.Option("--in", help="Of a layer: input CxHxW.")] = "",
+    out_channels: Annotated[int, typer.Option(help="Of a layer.")] = 0,
+    kernel: Annotated[str, typer.Option(help="Of a layer: K or HxW.")] = "",
+    stride: Annotated[str, typer.Option(help="Of a layer.")] = "1",
+    pad: Annotated[str, typer.Option(help="Of a layer.")] = "0",
+    groups: Annotated[int, typer.Option(help="Of a layer.")] = 1,
+    step: Annotated[str, typer.Option(help="forward, input_grad or weight_grad of it.")] = "",
+    target: Annotated[str, typer.Option(help="For a layer: a device.")] = targets.DEFAULT,
+    cores: Annotated[int | None, typer.Option(help="For a layer.")] = None,
+    l1: Annotated[str | None, typer.Option(help="For a layer: size of L1.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="For a layer: KEY=VALUE.")] = None,
+    keep: cli_tune.Keep = Settings.keep,
+    exhaustive: cli_tune.Exhaustive = False,
+    jobs: cli_tune.Jobs = 0,
+    dask: cli_tune.Dask = "",
+    json_: Json = False,
+) -> None:
+    """Measure tiles and kernels on the simulator, and take the quickest of each node."""
+    options = {"in": in_, "out-channels": out_channels, "kernel": kernel, "stride": stride}
+    options |= {"pad": pad, "groups": groups, "step": step}
+    device = {"target": target, "cores": cores, "l1": l1, "set": set_}
+    chosen = Settings(keep=keep, exhaustive=exhaustive)
+    result = cli_tune.tune_command(project, layer, options, device, chosen, jobs, dask)
+    value = result.to_json()
+    _show(json_, value, lambda: cli_tune.show(value))
 
 
 @command

@@ -66,10 +66,10 @@ def conv2d(
 ) -> int:
     """Measure one step of a convolution with every kernel that computes it."""
     device = _device(target, cores, l1, set_, dtype)
-    image = _numbers("--in", shape, (3,), 1, "CxHxW, such as 16x32x32")
-    size = _numbers("--kernel", kernel, (1, 2), 1, "K or HxW, such as 3 or 10x4")
-    steps = _numbers("--stride", stride, (1, 2), 1, "S or HxW, such as 2")
-    sides = _numbers("--pad", pad, (1, 2, 4), 0, "P, HxW or TOPxLEFTxBOTTOMxRIGHT, such as 1")
+    image = numbers("--in", shape, (3,), 1, "CxHxW, such as 16x32x32")
+    size = numbers("--kernel", kernel, (1, 2), 1, "K or HxW, such as 3 or 10x4")
+    steps = numbers("--stride", stride, (1, 2), 1, "S or HxW, such as 2")
+    sides = numbers("--pad", pad, (1, 2, 4), 0, "P, HxW or TOPxLEFTxBOTTOMxRIGHT, such as 1")
     top, left = (sides * 2)[:2]
     bottom, right = sides[2:] if len(sides) == 4 else (top, left)
     case = bench.conv2d(
@@ -115,7 +115,7 @@ def _device(
     return targets.load(name, cores=cores, sizes={**sizes, **settings(set_ or [])})
 
 
-def _numbers(
+def numbers(
     option: str, text: str, counts: tuple[int, ...], least: int, form: str
 ) -> tuple[int, ...]:
     parts = text.lower().split("x")

@@ -143,6 +143,10 @@ def _machine(
     }
     fpus = {"fpus": target.cores}  # one each, unless the settings say otherwise
     config = SimConfig.load(path, {"cores": target.cores, **fpus, **sizes, **settings})
+    if config.dma_counters < config.cores:
+        raise GradletError(
+            f"dma_counters = {config.dma_counters}: each of the {config.cores} cores needs one"
+        )
     return tuple((field.name, int(getattr(config, field.name))) for field in fields(config))
 
 

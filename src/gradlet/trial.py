@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import jinja2
 import numpy as np
@@ -48,7 +49,7 @@ def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
     with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
         folder = Path(name)
         (folder / "gl_port.h").write_text(f'#include "gl_port_{target.port}.h"\n')
-        (folder / "link.ld").write_text(_link_script(target, shift))
+        (folder / "link.ld").write_text(link_script(target, shift))
         sources = []
         for kernel in used:
             sources.append(folder / f"{kernel.name}.c")
@@ -66,7 +67,7 @@ def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
         return elf.read_bytes()
 
 
-def _link_script(target: Target, shift: int) -> str:
+def link_script(target: Target, shift: int) -> str:
     text: str = jinja2.Template(LINK.read_text(), trim_blocks=True).render(
         model="kernels",
         target_name=target.name,
@@ -84,16 +85,11 @@ def _shifted(text: str, shift: int) -> str:
     return text.replace(marker, marker + '        "nop\\n"\n' * shift)
 
 
-class Trial:
-    """A machine with a program of kernels; `call` runs one of them on all cores."""
+class Paused:
+    """A program that stops at milestones, between which the machine belongs to its owner."""
 
-    def __init__(
-        self, used: Sequence[Kernel], target: Target, *, shift: int = 0, sanitize: bool = False
-    ) -> None:
-        if target.port != "pulp":
-            raise GradletError(f"kernels can be tried on a pulp cluster only, not '{target.name}'")
-        elf = program(used, target, shift)
-        self.target, self.sanitize = target, sanitize
+    def __init__(self, elf: bytes, target: Target) -> None:
+        self.target = target
         self.symbols = Symbols(elf)
         self.machine = Machine(SimConfig.of(target.machine))
         if problem := self.machine.load_elf(elf):
@@ -101,19 +97,50 @@ class Trial:
         self.passed = [0] * (target.cores + 1)
         self.milestone = 0
         for name in MILESTONES:
-            self.machine.break_at(self._place(name))
-        self._reach("gl_trial_wait")
-        if sanitize:
-            self._shut()
+            self.machine.break_at(self.place(name))
+        self.reach("gl_trial_wait")
 
     def close(self) -> None:
         self.machine.close()
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def place(self, symbol: str) -> int:
+        address = self.symbols.address(symbol)
+        if address is None:
+            raise GradletError(f"the program of kernels has no {symbol}")
+        return address
+
+    def reach(self, symbol: str) -> None:
+        """Run until the first core comes to the next milestone, which is this one."""
+        self.milestone += 1
+        while max(self.passed) < self.milestone:
+            status = self.machine.run(LIMIT)
+            self.machine.take_stdout()
+            if status not in (STATUS_BREAK, STATUS_DRAIN):
+                raise SimError(explain(self.machine, status, self.symbols))
+            for core, pc in self.machine.take_breaks():
+                self.passed[core] += 1
+                if self.passed[core] == self.milestone and pc != self.place(symbol):
+                    raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
+
+
+class Trial(Paused):
+    """A machine with a program of kernels; `call` runs one of them on all cores."""
+
+    def __init__(
+        self, used: Sequence[Kernel], target: Target, *, shift: int = 0, sanitize: bool = False
+    ) -> None:
+        if target.port != "pulp":
+            raise GradletError(f"kernels can be tried on a pulp cluster only, not '{target.name}'")
+        super().__init__(program(used, target, shift), target)
+        self.sanitize = sanitize
+        if sanitize:
+            self._shut()
 
     def call(
         self,
@@ -143,8 +170,8 @@ class Trial:
         scratch = 4 * kernels.scratch_elements(kernel, sizes, self.target.cores)
         at_scratch = [spots.take(scratch)] if scratch else []
         steps = [step] if kernels.catalogue()[kernel.family].stepped else []
-        words = [self._place(kernel.name), *at_outputs, *at_inputs, *at_scratch, *steps, at_sizes]
-        self.machine.write(self._place("gl_trial"), np.array(words, np.uint32).tobytes())
+        words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch, *steps, at_sizes]
+        self.machine.write(self.place("gl_trial"), np.array(words, np.uint32).tobytes())
         granted = []
         if self.sanitize:
             known = bool(kernel.epilogue) or bool(in_place)
@@ -159,14 +186,14 @@ class Trial:
     def _run(
         self, granted: list[tuple[int, int]], results: list[tuple[int, Array | None]]
     ) -> Outcome:
-        self._reach("gl_trial_go")
+        self.reach("gl_trial_go")
         before = self._counters()
-        self._reach("gl_trial_end")
+        self.reach("gl_trial_end")
         after = self._counters()
-        self._reach("gl_trial_wait")
+        self.reach("gl_trial_wait")
         for address, size in granted:
             self.machine.watch(address, size, read=False, write=False, initialised=True)
-        cycles = self.machine.read(self._place("gl_trial") + 4 + 4 * ARGUMENTS, 4 * 16)
+        cycles = self.machine.read(self.place("gl_trial") + 4 + 4 * ARGUMENTS, 4 * 16)
         return Outcome(
             tuple(
                 np.frombuffer(self.machine.read(at, v.nbytes), v.dtype).reshape(v.shape).copy()
@@ -203,28 +230,9 @@ class Trial:
             raise GradletError(f"'{self.target.name}' has no memory '{level}'")
         end = memory.base + memory.size
         if memory == self.target.memories[0]:
-            begin = -(-self._place("gl_l1_used") // 64) * 64 + self._gap
+            begin = -(-self.place("gl_l1_used") // 64) * 64 + self._gap
             return begin, end - self.target.stack * self.target.cores
         return memory.base + self.target.code, end
-
-    def _place(self, symbol: str) -> int:
-        address = self.symbols.address(symbol)
-        if address is None:
-            raise GradletError(f"the program of kernels has no {symbol}")
-        return address
-
-    def _reach(self, symbol: str) -> None:
-        """Run until the first core comes to the next milestone, which is this one."""
-        self.milestone += 1
-        while max(self.passed) < self.milestone:
-            status = self.machine.run(LIMIT)
-            self.machine.take_stdout()
-            if status not in (STATUS_BREAK, STATUS_DRAIN):
-                raise SimError(explain(self.machine, status, self.symbols))
-            for core, pc in self.machine.take_breaks():
-                self.passed[core] += 1
-                if self.passed[core] == self.milestone and pc != self._place(symbol):
-                    raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
 
     # What may be touched
 
@@ -237,10 +245,10 @@ class Trial:
             ("gl_data", "gl_data_end", True),
             ("gl_l1_start", "gl_l1_used", True),
         ):
-            size = self._place(end) - self._place(begin)
+            size = self.place(end) - self.place(begin)
             if size:
                 self.machine.watch(
-                    self._place(begin), size, read=True, write=write, initialised=True
+                    self.place(begin), size, read=True, write=write, initialised=True
                 )
 
     def _grant(
@@ -253,7 +261,7 @@ class Trial:
         """What this call may do; known: its outputs have values before, which it updates."""
         watch = self.machine.watch
         self.machine.watch_new_phase()
-        top, stack = self._place("gl_stacks_end"), self.target.stack
+        top, stack = self.place("gl_stacks_end"), self.target.stack
         for core in range(self.target.cores):
             low = top - stack * (core + 1)
             watch(low, stack, read=True, write=True, initialised=True, owner=core)

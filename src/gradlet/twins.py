@@ -1,4 +1,4 @@
-"""The C of kernels as native code, called as a team of cores would: what a cluster must agree with."""
+"""The C of kernels as native code, called as a team would: what a cluster must agree with."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, A
     fused = {
         nodes[call.nodes[-1]].inputs[0]: nodes[call.nodes[0]].outputs[0]
         for call in plan.calls
-        if len(call.nodes) > 1
+        if call.updates
     }
     if not fused:
         return {}

@@ -49,6 +49,10 @@ ROWS: tuple[Case, ...] = (
     conv((2, 3, 5, 13), (3, 1, 3, 3), groups=3, padding=(1, 1, 1, 1)),
     conv((1, 2, 4, 3), (2, 1, 3, 3), groups=2, padding=(1, 1, 1, 1), bias=False),
     conv((1, 11, 2, 8), (11, 1, 3, 3), groups=11, padding=(1, 1, 1, 1)),
+    *(
+        conv((n, c, h, w), (c, 1, 3, 3), groups=c, padding=(1, 1, 1, 1), stride=(2, 2))
+        for n, c, h, w in ((1, 5, 7, 5), (2, 3, 4, 13), (1, 9, 1, 6), (1, 2, 6, 18))
+    ),
     conv((1, 12, 5, 6), (7, 12, 1, 1)),
     conv((1, 4, 3, 9), (3, 4, 1, 1), bias=False),
     conv((1, 8, 1, 1), (5, 8, 1, 1)),

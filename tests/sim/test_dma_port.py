@@ -14,6 +14,7 @@ import pytest
 from gradlet import target as targets
 from gradlet.compiler import build_library
 from gradlet.emit.project import RUNTIME
+from gradlet.errors import GradletError
 from gradlet.sim import DmaCounters, Machine, SimConfig, Symbols
 from gradlet.sim.binding import STATUS_EXIT
 from tests.sim.c_programs import compile_c
@@ -161,9 +162,14 @@ def test_many_copies_under_way(program: bytes, seed: int, contention: str, far: 
 
 def test_small_queues(program: bytes) -> None:
     copies = many(random.Random(9), 100)
-    small = {"dma_core_queue": 1, "dma_global_queue": 1, "dma_counters": 1, "dma_reads": 1}
+    small = {"dma_core_queue": 1, "dma_global_queue": 1, "dma_counters": 2, "dma_reads": 1}
     for far in (FAR, FARTHER):
         perform(program, copies, far, **small)
+
+
+def test_too_few_counters() -> None:
+    with pytest.raises(GradletError, match="dma_counters = 3: each of the 4 cores needs one"):
+        targets.load("pulp-open", cores=4, sizes={"dma_counters": 3})
 
 
 def test_what_it_costs(program: bytes) -> None:

@@ -11,7 +11,7 @@ from gradlet import target as targets
 from gradlet.sim import FaultKind, Machine, SimConfig, Symbols
 from gradlet.sim.binding import STATUS_EXIT, STATUS_FAULT
 from tests.sim.c_programs import compile_c
-from tests.sim.scripts import IN, LIMIT, LOAD, OUT, STORE, WAIT, Row, copy, cycles, prepare
+from tests.sim.scripts import BARRIER, IN, LIMIT, LOAD, OUT, STORE, WAIT, Row, copy, cycles, prepare
 from tests.sim.support import PROGRAMS, elf_of
 
 NEAR, FAR, FARTHER = 0x10002000, 0x1C100000, 0x80000000
@@ -114,6 +114,20 @@ def test_transfers_of_l2_are_not_slowed_down_otherwise() -> None:
     assert abs(run(slow, *wait, quick, *wait)[0][3] - first[3]) <= POLL
 
 
+def test_a_core_waits_for_its_own_copies_only() -> None:
+    rows = [
+        copy(NEAR, FARTHER, 32768, core=1),
+        Row(BARRIER),
+        copy(NEAR + 0x9000, FAR, 64, core=2, direction=OUT),
+        Row(WAIT, core=2),
+        Row(WAIT, core=3),
+        Row(WAIT, core=1),
+    ]
+    spent, _ = run(*rows)
+    assert max(spent[3:5]) < 300
+    assert spent[5] > 32768 // 2 - 1500
+
+
 def test_time_that_is_hidden() -> None:
     transfer, work = copy(NEAR, FAR, 4096), [Row(LOAD, near=FAR)] * 30
     _, machine = run(transfer, Row(WAIT))
@@ -125,6 +139,14 @@ def test_time_that_is_hidden() -> None:
     _, machine = run(transfer, *work, Row(WAIT))
     assert machine.dma_counters().busy == counters.busy
     assert machine.dma_counters().waited == 0
+
+
+def test_time_of_several_cores_is_counted_once() -> None:
+    copies = [copy(NEAR + 0x1000 * i, FAR + 0x1000 * i, 4096, core=i) for i in range(4)]
+    waits = [Row(WAIT, core=i) for i in range(4)]
+    _, machine = run(*copies, *waits)
+    counters = machine.dma_counters()
+    assert 4 * 4096 // 8 - 2 * BETWEEN < counters.waited <= counters.busy < 4 * 4096 // 8 + BETWEEN
 
 
 def test_time_under_way_is_counted_once() -> None:

@@ -1,5 +1,5 @@
-"""Matrix products in assembler: every variant over more than a thousand shapes, odd ones and 1 among
-them, with every access checked; bits against the C twin, values against float64."""
+"""Matrix products in assembler: every variant over more than a thousand shapes, odd ones and 1
+among them, with every access checked; bits against the C twin, values against float64."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def expected(job: Job) -> tuple[Array, Array]:
     roundings = job.sizes["k"] + 1
     if job.kernel.epilogue:
         w = job.outputs[0].astype(np.float64)
-        value, size, roundings = _updated(job, w, value, size), size + np.abs(w), roundings + 4
+        value, size, roundings = _updated(job, w, value), size + np.abs(w), roundings + 4
         if len(job.outputs) > 1:
             size = size + np.abs(job.outputs[1])
     return value, MARGIN * roundings * ROUNDOFF * size
 
 
-def _updated(job: Job, w: Array, gradient: Array, size: Array) -> Array:
+def _updated(job: Job, w: Array, gradient: Array) -> Any:
     if job.kernel.epilogue == "sum":
         return w + gradient
     assert job.inputs[3] is not None

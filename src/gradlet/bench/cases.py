@@ -171,7 +171,7 @@ def _updated(
     update: str, outputs: Sequence[Array], value: Array, size: Array
 ) -> tuple[Array, Array]:
     w, *states = (v.astype(np.float64) for v in outputs)
-    reach = size + sum(np.abs(v) for v in (w, *states))
+    reach = size + np.sum(np.abs(outputs), axis=0)
     if update not in HYPER:
         return w + value, reach
     hyper = np.array(HYPER[update], np.float32).astype(np.float64)
@@ -187,7 +187,7 @@ def _renamed(case: Case, label: str) -> Case:
 
 def _random(seed: int = 0) -> Any:
     generator = np.random.default_rng(seed)
-    return lambda *shape: generator.standard_normal(shape).astype(np.float32)
+    return lambda *shape: np.asarray(generator.standard_normal(shape), np.float32)
 
 
 def _positive(**sizes: int) -> None:

@@ -99,7 +99,7 @@ def measure(
         progress(f"{case.label}: {len(found)} kernels, alignment {shift + 1} of {alignments}")
         with Trial(found, target, shift=shift) as trial:
             for kernel in found:
-                for _ in range(2):  # the first time for the caches
+                for _ in range(3):  # twice for the caches
                     last = trial.call(kernel, case.outputs, case.inputs, case.sizes)
                 outcomes[kernel].append(last)
     progress(f"{case.label}: the C of {len(found)} kernels on this machine")

@@ -312,8 +312,9 @@ def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
 def _call(
     plan: Plan, index: int, call: Call, names: Mapping[str, str], chain: Mapping[int, Link]
 ) -> dict[str, Any]:
-    arguments = ["me"]
-    arguments += [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
+    operands = [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
+    behind = len(call.follow.operands) - 2 if call.follow else 0  # operands of what follows alone
+    arguments = ["me", *operands[: len(operands) - behind]]
     scratch = ""
     if call.scratch:
         place = plan.buffer_of()[call.scratch]
@@ -332,6 +333,7 @@ def _call(
         "sizes": size_text(call.sizes),
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
         "link": chain.get(index),
+        "follow": _follow(plan, call, operands) if call.follow and not call.tiling else None,
         "sizes_type": kernels.sizes_type(call.kernel.family, plan.prefix),
         "comment": comment(
             f"{' and '.join(call.nodes)}: {node_op(plan, call)}"
@@ -371,6 +373,17 @@ def _golden_view(
         "trained": list(graph.trained),
         "gradients": list(graph.grads),
         "updates": list(graph.updates),
+    }
+
+
+def _follow(plan: Plan, call: Call, operands: list[str]) -> dict[str, str]:
+    follow = call.follow
+    assert follow is not None
+    return {
+        "symbol": follow.kernel.symbol(plan.prefix),
+        "arguments": ", ".join(["me", *(operands[position] for position in follow.operands)]),
+        "sizes": size_text(follow.sizes),
+        "sizes_type": kernels.sizes_type(follow.kernel.family, plan.prefix),
     }
 
 

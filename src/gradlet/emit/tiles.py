@@ -117,11 +117,10 @@ def _function(
     """The kernel over the operands of a frame."""
     tiling = call.tiling
     assert tiling is not None
-    outputs = len(call.outputs)
-    positions = list(range(outputs + len(call.inputs)))
-    if tiling.finish:  # into the gradient's window; the weights and the settings come at the end
-        taken = len(kernels.catalogue()[kernel.family].modes[kernel.mode].inputs)
-        positions = [len(tiling.windows) - 1, *range(outputs, outputs + taken)]
+    made, taken = map(len, kernels.operands(kernel))
+    first = len(call.outputs)
+    results = [tiling.made_in] if tiling.made_in else list(range(made))
+    positions = [*results, *range(first, first + taken)]
     arguments = ["me", *(argument(p, once=role == "first") for p in positions)]
     if scratch and kernels.variant_of(kernel).scratch:
         arguments.append(scratch)
@@ -132,13 +131,10 @@ def _function(
 
 
 def _finish(plan: Plan, call: Call, argument: Any) -> dict[str, str]:
-    """The update of a box of weights: w_next[, m_next], w, g, hyper[, m], all in place."""
+    """What comes behind, on the result where it is."""
     tiling = call.tiling
     assert tiling is not None
     assert tiling.finish is not None
-    outputs = [argument(position) for position in range(len(call.outputs))]
-    gradient = argument(len(tiling.windows) - 1)
-    hyper = argument(len(call.outputs) + len(call.inputs) - 1)
-    arguments = ["me", *outputs, outputs[0], gradient, hyper, *outputs[1:], "f->finish_sizes"]
-    symbol = tiling.finish.symbol(plan.prefix)
-    return {"role": "finish", "symbol": symbol, "arguments": ", ".join(arguments)}
+    operands = map(argument, tiling.finish_operands)
+    arguments = ", ".join(["me", *operands, "f->finish_sizes"])
+    return {"role": "finish", "symbol": tiling.finish.symbol(plan.prefix), "arguments": arguments}

@@ -165,7 +165,7 @@ class Sanitizer:
         self._close()
         self.new_phase()
         fresh = entry.first and entry.kernel == self.call.kernel
-        last = len(entry.views) - 1 if self.call.tiling.finish else -1
+        last = self.call.tiling.made_in or -1
         inputs: list[tuple[Span, View]] = []
         outputs: list[tuple[Span, View]] = []
         for position, view in enumerate(entry.views):
@@ -178,7 +178,7 @@ class Sanitizer:
         for span in [*(s for s, _ in inputs), *self.loss]:
             self._grant(span, write=False, initialised=None)
         for span, view in outputs:
-            kept = view.window.tensor in self.call.outputs and len(self.call.nodes) > 1
+            kept = view.window.tensor in self.call.outputs and self.call.updates
             stays = kept or not fresh or any(span.meets(other) for other, _ in inputs)
             self._grant(span, write=True, initialised=None if stays else False)
         for span in scratch:

@@ -160,6 +160,11 @@ class Op(ABC):
     @abstractmethod
     def axes(self, site: Site) -> tuple[Axis, ...]: ...
 
+    def flat(self, site: Site) -> Site:
+        """The same computation of the same bytes with fewer dimensions, where there is one: its
+        tiles need not end where a dimension does."""
+        return site
+
     def tile(self, site: Site, ranges: Ranges) -> Site | None:
         """The node that computes some steps of some axes from parts of the operands, by the same
         kernel; None if no node of this op does."""

@@ -9,10 +9,12 @@ maps are [N, H, W, C] and weights [O, KH, KW, C/groups].
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Emitter,
@@ -85,6 +87,31 @@ def _forward_padding(attrs: Attrs, kernel: Shape, x: Box, y: Box, size: Shape) -
     return slide.forward_tile(plane_box(x), plane_box(y), planes(size)[2:])
 
 
+def _flat(site: Site, maps: tuple[str, ...], op: MapOp) -> Site:
+    """A pointwise convolution does not care how its pixels are arranged: all in one row."""
+    attrs = site.attrs
+    kernel = next(t.shape[2:] for slot, t in op.slots(site) if slot in ("w", "dw"))
+    plain = (
+        not channels_last(attrs)
+        and len(kernel) == 2
+        and set(kernel) == {1}
+        and set(ints(attrs, "stride")) == {1}
+        and set(ints(attrs, "padding")) == {0}
+    )
+    if not plain:
+        return site
+
+    def row(slot: str, tensor: Tensor) -> Tensor:
+        if slot not in maps:
+            return tensor
+        return replace(tensor, shape=(*tensor.shape[:2], 1, prod(tensor.shape[2:])))
+
+    slots = op.slots(site)
+    count = len(site.ins)
+    ins, outs = (tuple(row(*pair) for pair in part) for part in (slots[:count], slots[count:]))
+    return Site(site.node, ins, outs)
+
+
 @register
 class Conv2d(MapOp):
     name = "conv2d"
@@ -92,6 +119,9 @@ class Conv2d(MapOp):
     maps = ("x", "w", "y")
     adds_once = ("b",)
     linear = True
+
+    def flat(self, site: Site) -> Site:
+        return _flat(site, ("x", "y"), self)
 
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         x, w = ins[:2]
@@ -196,6 +226,9 @@ class Conv2dInputGrad(MapOp):
     maps = ("dy", "w", "dx")
     linear = True
 
+    def flat(self, site: Site) -> Site:
+        return _flat(site, ("dy", "dx"), self)
+
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         dy, w = ins
         return ((dy[0], w[1] * _grouped(attrs), *ints(attrs, "size")),)
@@ -268,6 +301,9 @@ class Conv2dWeightGrad(MapOp):
     outputs = ("dw",)
     maps = ("dy", "x", "dw")
     linear = True
+
+    def flat(self, site: Site) -> Site:
+        return _flat(site, ("dy", "x"), self)
 
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         dy, x = ins

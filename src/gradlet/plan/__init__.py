@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gradlet.dtypes import DTYPES
@@ -14,10 +14,10 @@ from gradlet.ops import OPS
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.check import check_plan
 from gradlet.plan.levels import assign_levels, far_storages, near_forever
-from gradlet.plan.model import FAR, NEAR, Buffer, Call, Plan
+from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
-from gradlet.plan.tiler import Tiler
+from gradlet.plan.tiler import Choice, Context, Tiler, Wish
 from gradlet.target import Memory, Target
 
 Piece = TypeVar("Piece", Request, Storage)
@@ -36,11 +36,13 @@ class Options:
              all; double: tiles, the next one fetched while this one is computed; single: fetched
              before it is; none: no tiles, everything is used where it lies
     variants kernel variant by family, else the last that fits
+    wishes   how calls are to run, by name, as far as that fits
     """
 
     fuse: bool = True
     buffers: str = "auto"
     variants: Mapping[str, str] | None = None
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.buffers not in BUFFERS:
@@ -126,19 +128,56 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
         yield draft.placed(last)
 
 
-def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Iterator[Plan]:
-    """With tiles in the nearest memory, what is worth it there for good, and some storages in the
-    farthest."""
-    near, last = draft.target.memories[0], draft.target.memories[-1]
+class _Recorder(Tiler):
+    """Remembers what it was asked."""
+
+    contexts: dict[str, Context]
+
+    def choose(self, context: Context) -> Choice:
+        self.contexts[context.call.name] = context
+        return super().choose(context)
+
+
+def contexts(
+    graph: Graph, target: Target, options: Options
+) -> tuple[Tiler, dict[str, Context]] | None:
+    """What there is to choose for each call of a network whose data lie far away, and who judges
+    it; None if all of them are near."""
+    draft = _draft(graph, target, "net", options)
+    for found in _plans(draft, options):
+        if all(map(found.fits, target.memories)):
+            if not found.tilings:
+                return None
+            far = {b.name for b in found.buffers if b.region.startswith(FAR)}
+            recorder = _tiler(draft, far, options, _Recorder)
+            recorder.contexts = {}
+            whole = draft.placed(target.home)
+            assign_levels(whole, draft.units, draft.requests, draft.persistent, recorder)
+            return recorder, recorder.contexts
+    return None
+
+
+TilerKind = TypeVar("TilerKind", bound=Tiler)
+
+
+def _tiler(draft: _Draft, far: set[str], options: Options, kind: type[TilerKind]) -> TilerKind:
     storage_of = {tensor: s.name for s in draft.storages.values() for tensor in s.tensors}
-    tiler = Tiler(
+    return kind(
         draft.graph,
         draft.target,
         storage_of,
         far,
         options.variants or {},
         buffers=options.buffers,
+        wishes=options.wishes,
     )
+
+
+def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Iterator[Plan]:
+    """With tiles in the nearest memory, what is worth it there for good, and some storages in the
+    farthest."""
+    near, last = draft.target.memories[0], draft.target.memories[-1]
+    tiler = _tiler(draft, far, options, Tiler)
     levels = assign_levels(whole, draft.units, draft.requests, draft.persistent, tiler)
     if levels is None:
         return
@@ -193,15 +232,21 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     op = OPS[first.op]
     site = graph.site(first)
     lowering = op.lower(site)
-    epilogue = last.op if last is not first else ""
+    epilogue = last.op if unit.updates else ""
     dtype = "f32"
     found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
-    wanted = (options.variants or {}).get(lowering.family)
+    wish = options.wishes.get(last.name)
+    wanted = wish.variant if wish else (options.variants or {}).get(lowering.family)
     kernel = next((k for k in found if k.variant == wanted), found[-1])
     slots = len(op.inputs)
     inputs = first.inputs + ("",) * (slots - len(first.inputs))
     if epilogue:
         inputs += last.inputs[2:3]  # hyper; the states are among the outputs, in place
+    follow = None
+    if len(unit.nodes) > 1 and not unit.updates:
+        others = tuple(name for name in last.inputs if name != first.outputs[0])
+        follow = _follow(graph, target, unit, 1 + len(inputs), options)
+        inputs += others
     scratch = scratch_elements(kernel, lowering.sizes, target.cores)
     return Call(
         tuple(node.name for node in unit.nodes),
@@ -213,7 +258,24 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         f"scratch.{last.name}" if scratch else "",
         sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
         lowering.repeat,
+        follow=follow,
     )
+
+
+def _follow(graph: Graph, target: Target, unit: Unit, behind: int, options: Options) -> Follow:
+    """The elementwise node of a unit; its other operands come at position `behind` and on."""
+    node, follower = unit.nodes
+    lowering = OPS[follower.op].lower(graph.site(follower))
+    found = candidates(lowering.family, lowering.mode, "", lowering.sizes, target.isa, "f32")
+    wanted = (options.variants or {}).get(lowering.family)
+    kernel = next((k for k in found if k.variant == wanted), found[-1])
+    slots = len(OPS[follower.op].inputs)
+    operands, position = [0], behind
+    for name in follower.inputs:
+        operands.append(0 if name == node.outputs[0] else position)
+        position += name != node.outputs[0]
+    assert len(operands) == 1 + slots, f"{follower.op} has operands that are left out"
+    return Follow(kernel, lowering.sizes, tuple(operands))
 
 
 def _requests(
@@ -271,4 +333,4 @@ def _too_large(plan: Plan) -> str:
     )
 
 
-__all__ += ["Kernel", "Options"]
+__all__ += ["Context", "Kernel", "Options", "Tiler", "Wish", "contexts"]

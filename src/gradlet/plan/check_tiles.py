@@ -233,7 +233,7 @@ class TileReplay:
         reductions = [n for n, axis in enumerate(self.tiling.axes) if axis.reduction]
         added = any(tile[n] for n in reductions)
         done = all(tile[n] == self.tiling.axes[n].count - 1 for n in reductions)
-        summed = len(self.tiling.windows) - 1 if self.tiling.finish else -1
+        summed = self.tiling.made_in or -1
         for position, window in enumerate(self.tiling.windows):
             if window is None or (window.once and added):
                 continue
@@ -242,7 +242,7 @@ class TileReplay:
                 return
             words = self._words(position, window, boxes[position], slots[position])
             read = position >= self.outputs and position != summed
-            updated = position < self.outputs and len(self.call.nodes) > 1
+            updated = position < self.outputs and self.call.updates
             if read or updated:
                 name = window.tensor if read else self.old.get(window.tensor, "")
                 if not self._holds(words, name, boxes[position]):
@@ -252,7 +252,7 @@ class TileReplay:
         for position, window in enumerate(self.tiling.windows):
             if window is None or (self.outputs <= position != summed):
                 continue
-            if self.tiling.finish and position != summed and not done:
+            if summed > 0 and position != summed and not done:
                 continue
             made = self.shadow.first(window.tensor) + boxes[position]
             final = made if done else made + PARTIAL

@@ -19,7 +19,7 @@ from gradlet.plan.order import Unit
 from gradlet.plan.parts import followers
 from gradlet.plan.place import Request, height
 from gradlet.plan.table import control_bytes
-from gradlet.plan.tiler import Choice, Tiler
+from gradlet.plan.tiler import Choice, Context, Tiler
 from gradlet.plan.tiling import Tiling, dense
 
 SMALL = 512
@@ -125,7 +125,7 @@ def _assigned(
     users = _users(plan, tiler.storage_of)
     near = _small(spans, users, ledger, room)
     choices = [
-        tiler.choose(unit, call, near, ledger.free(room, index, index))
+        tiler.choose(Context(unit, call, frozenset(near), ledger.free(room, index, index)))
         for index, (unit, call) in enumerate(zip(units, plan.calls, strict=True))
     ]
     for index, choice in enumerate(choices):

@@ -45,6 +45,16 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Follow:
+    """A kernel that works on the result where it is made, behind a barrier: its operands by their
+    positions among the outputs and inputs of the call."""
+
+    kernel: Kernel
+    sizes: Mapping[str, Size]
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Call:
     """One kernel call. `nodes` are the graph's nodes that it computes; the last gives the name.
 
@@ -63,6 +73,7 @@ class Call:
     macs: int
     repeat: int = 1
     tiling: Tiling | None = None
+    follow: Follow | None = None
 
     @property
     def name(self) -> str:
@@ -71,9 +82,17 @@ class Call:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All that it runs, the first tile's first."""
-        tiling = self.tiling
-        others = (tiling.more, tiling.finish) if tiling else ()
+        tiling, follow = self.tiling, self.follow
+        if tiling:
+            others = (tiling.more, tiling.finish)
+        else:
+            others = (None, follow.kernel if follow else None)
         return (self.kernel, *(kernel for kernel in others if kernel))
+
+    @property
+    def updates(self) -> bool:
+        """Whether it replaces weights by its gradient's update."""
+        return len(self.nodes) > 1 and self.follow is None
 
 
 @dataclass(frozen=True)
@@ -104,7 +123,9 @@ class Plan:
     def sizes_bytes(self) -> int:
         """What the sizes of calls take; kernels look at them all the time, so they lie near.
         Those of tiled calls are in their tables."""
-        return 4 * sum(size_words(call.sizes) for call in self.calls if not call.tiling)
+        sizes = [call.sizes for call in self.calls if not call.tiling]
+        sizes += [c.follow.sizes for c in self.calls if c.follow and not c.tiling]
+        return 4 * sum(map(size_words, sizes))
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -237,7 +258,7 @@ class Plan:
 
 
 def _call_from_json(value: Mapping[str, Any]) -> Call:
-    sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in value["sizes"].items()}
+    sizes = _sizes_from_json(value["sizes"])
     return Call(
         tuple(value["nodes"]),
         value["phase"],
@@ -249,7 +270,18 @@ def _call_from_json(value: Mapping[str, Any]) -> Call:
         value["macs"],
         value["repeat"],
         tiling_from_json(value["tiling"]) if value["tiling"] else None,
+        _follow_from_json(value["follow"]) if value["follow"] else None,
     )
+
+
+def _follow_from_json(value: Mapping[str, Any]) -> Follow:
+    return Follow(
+        Kernel(**value["kernel"]), _sizes_from_json(value["sizes"]), tuple(value["operands"])
+    )
+
+
+def _sizes_from_json(value: Mapping[str, Any]) -> dict[str, Size]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
 
 
 def _lines(plan: Plan) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Which nodes are computed together, and in which order.
 
-A unit is what one kernel call computes: a node, or a weight gradient with its update. An update
-may only come after every reader of the old weight; the order is chosen for a low memory peak.
+A unit is what one call computes: a node, a weight gradient with its update, or a node with an
+elementwise one behind it, which works on the result where it is made. An update may only come after
+every reader of the old weight; the order is chosen for a low memory peak.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ class Unit:
     def phase(self) -> str:
         return self.nodes[0].phase
 
+    @property
+    def updates(self) -> bool:
+        """Whether it replaces a weight by its gradient's update."""
+        return len(self.nodes) > 1 and self.nodes[-1].op in UPDATES
+
 
 def ordered_units(graph: Graph, *, fuse: bool = True) -> list[Unit]:
     """All units in an order that respects every dependence and keeps the peak low."""
-    groups = _fusable(graph) if fuse else {}
+    groups = {**_followed(graph), **_fusable(graph)} if fuse else {}
     while True:
         units = _units(graph, groups)
         after = _dependences(graph, units)
@@ -72,6 +78,61 @@ def _fusable(graph: Graph) -> dict[str, Node]:
         if update.op in mode.epilogues and node.outputs[0] not in graph.outputs:
             found[node.name] = update
     return found
+
+
+def _followed(graph: Graph) -> dict[str, Node]:
+    """Nodes whose only reader is elementwise, and has its other operands by then."""
+    consumers = graph.consumers()
+    made = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs}
+    kept = {*graph.outputs, graph.loss, *(n for pair in graph.updates for n in pair)}
+    found: dict[str, Node] = {}
+    taken: set[str] = set()
+    for place, node in enumerate(graph.nodes):
+        if len(node.outputs) != 1 or node.name in taken or kept & set(node.outputs):
+            continue
+        readers = consumers[node.outputs[0]]
+        if len(readers) != 1 or readers[0].phase != node.phase or node.phase == "update":
+            continue
+        follower = readers[0]
+        others = [name for name in follower.inputs if name != node.outputs[0]]
+        ready = len(others) == len(follower.inputs) - 1 and all(
+            made.get(name, -1) < place for name in others
+        )
+        if ready and _worth_following(graph, node) and _elementwise(graph, follower, node):
+            found[node.name] = follower
+            taken.add(follower.name)
+    return found
+
+
+def _worth_following(graph: Graph, node: Node) -> bool:
+    """Products and sums of two: what computes much, or stands between such."""
+    op = OPS[node.op]
+    return not op.view and (op.work(graph.site(node)).macs > 0 or node.op == "add")
+
+
+def _elementwise(graph: Graph, follower: Node, node: Node) -> bool:
+    """Whether each element of the result comes from the same element of every operand, and may
+    take the place of the one that the node has made."""
+    op, site = OPS[follower.op], graph.site(follower)
+    shape = graph.tensors[node.outputs[0]].shape
+    slots = [slot.rstrip("?") for slot in op.inputs][: len(follower.inputs)]
+    slot = slots[follower.inputs.index(node.outputs[0])]
+    if op.view or slot not in op.overwrites or len(site.outs) != 1:
+        return False
+    if follower.outputs[0] in {new for _, new in graph.updates}:
+        return False
+    if any(t.shape != shape or t.dtype != "f32" for t in (*site.ins, *site.outs)):
+        return False
+    axes = {axis.spans[0].dim: axis for axis in op.axes(site) if axis.spans}
+    operands = {*slots, op.outputs[0].rstrip("?")}
+    plain = all(
+        not axis.reduction
+        and {span.operand for span in axis.spans} == operands
+        and all((s.dim, s.step, s.start, s.extent) == (dim, 1, 0, 1) for s in axis.spans)
+        for dim, axis in axes.items()
+    )
+    covered = all(dim in axes for dim, extent in enumerate(shape) if extent > 1)
+    return plain and covered and op.lower(site).repeat == 1
 
 
 def _units(graph: Graph, groups: dict[str, Node]) -> list[Unit]:

@@ -7,10 +7,10 @@ climbs from the whole node; a node costs the same whatever the size of the netwo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
 
 from gradlet.graph import Shape
@@ -112,13 +112,49 @@ def ladder(size: int) -> tuple[int, ...]:
 
 def search(problem: Problem, room: int) -> Candidate | None:
     """The best tiling that fits into `room` bytes, if any does."""
-    best: Candidate | None = None
+    return next(iter(explored(problem, room)), None)
+
+
+def explored(problem: Problem, room: int) -> list[Candidate]:
+    """What the search has seen and fits, the best first."""
+    known: dict[tuple[int, ...], Candidate] = {}
     for start in _starts(problem):
-        found = _climb(problem, start, room)
-        if best is None or found.rank(room) < best.rank(room):
-            best = found
-    assert best is not None
-    return best if not best.wrong and best.bytes <= room else None
+        _climb(problem, start, room, known)
+    return _fitting(known.values(), room)
+
+
+def grid(problem: Problem, room: int, most: int) -> list[Candidate]:
+    """All combinations of tile sizes that fit, from ladders with so few rungs that there are at
+    most so many of them; the best first."""
+    ladders = [list(steps) for steps in problem.ladders]
+    while prod(map(len, ladders)) > most:
+        longest = max(ladders, key=len)
+        del longest[1:-1:2]
+    return _fitting((judge(problem, tile) for tile in product(*ladders)), room)
+
+
+def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
+    """Only one axis is split; the best first."""
+    whole = [steps[0] for steps in problem.ladders]
+    tiles = [
+        (*whole[:number], size, *whole[number + 1 :])
+        for number, steps in enumerate(problem.ladders)
+        for size in steps
+    ]
+    return _fitting((judge(problem, tile) for tile in dict.fromkeys(tiles)), room)
+
+
+def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
+    """One step up or down the ladders from here, the best first."""
+    ladders = problem.ladders
+    rungs = tuple(steps.index(size) for steps, size in zip(ladders, tile, strict=True))
+    around = {tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _near(problem, rungs)}
+    return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
+
+
+def _fitting(candidates: Iterable[Candidate], room: int) -> list[Candidate]:
+    fit = [c for c in candidates if not c.wrong and c.bytes <= room]
+    return sorted(fit, key=lambda c: (c.cost, c.tile))
 
 
 def _starts(problem: Problem) -> Iterator[tuple[int, ...]]:
@@ -132,9 +168,13 @@ def _starts(problem: Problem) -> Iterator[tuple[int, ...]]:
         yield tuple(free)
 
 
-def _climb(problem: Problem, rungs: tuple[int, ...], room: int) -> Candidate:
+def _climb(
+    problem: Problem,
+    rungs: tuple[int, ...],
+    room: int,
+    known: dict[tuple[int, ...], Candidate],
+) -> None:
     """Move up and down the ladders, one axis or two at a time, as long as it gets better."""
-    known: dict[tuple[int, ...], Candidate] = {}
 
     def judged(at: tuple[int, ...]) -> Candidate:
         if at not in known:
@@ -143,16 +183,14 @@ def _climb(problem: Problem, rungs: tuple[int, ...], room: int) -> Candidate:
         return known[at]
 
     for _ in range(CLIMBS):
-        better = min(
-            _neighbours(problem, rungs), key=lambda at: judged(at).rank(room), default=None
-        )
+        better = min(_near(problem, rungs), key=lambda at: judged(at).rank(room), default=None)
         if better is None or judged(better).rank(room) >= judged(rungs).rank(room):
             break
         rungs = better
-    return judged(rungs)
+    judged(rungs)
 
 
-def _neighbours(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     def moved(*moves: tuple[int, int]) -> tuple[int, ...] | None:
         at = list(rungs)
         for axis, by in moves:

@@ -8,13 +8,13 @@ from itertools import product
 from math import prod
 
 from gradlet.dtypes import DTYPES
-from gradlet.graph import Graph, Site
+from gradlet.graph import Graph, Shape, Site
 from gradlet.kernels import Kernel, candidates, catalogue, scratch_elements, variant_of
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Lowering, Op, Size
-from gradlet.plan.model import Call
+from gradlet.plan.model import Call, Follow
 from gradlet.plan.order import Unit
-from gradlet.plan.tile import Candidate, Operand, Problem, search, slots
+from gradlet.plan.tile import Candidate, Operand, Problem, judge, search, slots
 from gradlet.plan.tiling import Range, TileAxis, Tiling, Window, box_elements
 from gradlet.target import Target
 
@@ -39,8 +39,34 @@ class Choice:
         return self.scratch + (self.tiling.near_bytes if self.tiling else 0)
 
 
+@dataclass(frozen=True)
+class Context:
+    """A call, the storages that lie near, and the bytes that its boxes may take."""
+
+    unit: Unit
+    call: Call
+    near: Collection[str]
+    room: int
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A way to run a call: how far axes are split, outermost first, ahead or not, the kernel."""
+
+    split: tuple[tuple[str, int], ...]
+    ahead: bool
+    variant: str
+
+    @staticmethod
+    def of(choice: Choice) -> Wish:
+        tiling = choice.tiling
+        split = tuple((axis.name, axis.tile) for axis in tiling.axes) if tiling else ()
+        return Wish(split, tiling.ahead if tiling else True, choice.kernel.variant)
+
+
 class Tiler:
-    """Remembers what it has found: networks repeat themselves."""
+    """Chooses how calls run: as is wished for, where that is known and fits, else by its own
+    judgement."""
 
     def __init__(
         self,
@@ -51,16 +77,23 @@ class Tiler:
         variants: Mapping[str, str],
         *,
         buffers: str,
+        wishes: Mapping[str, Wish] | None = None,
     ) -> None:
         self.graph, self.target = graph, target
         self.storage_of, self.farthest, self.variants = storage_of, farthest, variants
         self.modes = (False,) if buffers == "single" else (True, False)
+        self.wishes = wishes or {}
         self._tileable: dict[object, tuple[bool, ...]] = {}
         self._known: dict[object, list[tuple[int, Choice]]] = {}  # with the room there was
 
-    def choose(self, unit: Unit, call: Call, near: Collection[str], room: int) -> Choice:
+    def choose(self, context: Context) -> Choice:
         """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
         where they lie. Operands that do not fit even in pieces are left where they are."""
+        unit, call, near, room = context.unit, context.call, context.near, context.room
+        if call.name in self.wishes:
+            wished = self.realised(context, self.wishes[call.name])
+            if wished is not None:
+                return wished
         operands = list(self._operands(unit, call, near))
         key = self._likeness(unit, call, operands)
         for given, known in self._known.setdefault(key, []):
@@ -89,7 +122,7 @@ class Tiler:
     def _chosen(
         self, unit: Unit, call: Call, operands: Sequence[Operand | None], room: int
     ) -> Choice:
-        site = self.graph.site(unit.nodes[0])
+        site = self._site(unit)
         far = sorted(
             (n for n, operand in enumerate(operands) if operand and operand.windowed),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
@@ -104,6 +137,40 @@ class Tiler:
                 if choice is not None:
                     return choice
         return Choice(call.kernel, None, 0)
+
+    def realised(self, context: Context, wish: Wish) -> Choice | None:
+        """A wish as a choice, if it can be done in that context."""
+        problem = self.problem(context, wish.ahead)
+        numbers = {axis.name: number for number, axis in enumerate(problem.axes)}
+        if any(name not in numbers for name, _ in wish.split):
+            return None
+        tile = [axis.size for axis in problem.axes]
+        for name, size in wish.split:
+            tile[numbers[name]] = size
+        found = judge(problem, tuple(tile))
+        found = replace(found, order=tuple(numbers[name] for name, _ in wish.split))
+        if found.wrong:
+            return None
+        site = self._site(context.unit)
+        operands = self._operands(context.unit, context.call, context.near)
+        made = self._made(context.unit, context.call, site, operands, problem, found, wish.variant)
+        if isinstance(made, str) or made.kernel.variant != wish.variant:
+            return None
+        needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
+        return made if needed <= context.room else None
+
+    def problem(self, context: Context, ahead: bool) -> Problem:
+        """What there is to choose for a call with all its far operands in windows."""
+        site = self._site(context.unit)
+        operands = self._operands(context.unit, context.call, context.near)
+        return self._problem(context.unit, context.call, site, operands, set(), ahead)
+
+    def variants_of(self, call: Call) -> list[str]:
+        """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""
+        kernel = call.kernel
+        sizes, isa = call.sizes, self.target.isa
+        found = candidates(kernel.family, kernel.mode, kernel.epilogue, sizes, isa, kernel.dtype)
+        return list(dict.fromkeys(kernel.variant for kernel in found))
 
     def _tiled(
         self,
@@ -133,20 +200,26 @@ class Tiler:
     def _operands(self, unit: Unit, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
         first = unit.nodes[0]
-        op, fused = OPS[first.op], len(unit.nodes) > 1
-        axes = self._axes(op, self.graph.site(first))
+        op, fused = OPS[first.op], unit.updates
+        axes = self._axes(op, self._site(unit))
         outputs = [
             op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, call.outputs, fused)
         ]
         inputs = [slot.rstrip("?") for slot in op.inputs]
         found: list[Operand | None] = []
+        shapes = self._shapes(unit, call)
         for position, name in enumerate((*call.outputs, *call.inputs)):
             if not name:
                 found.append(None)
                 continue
             written = position < len(call.outputs)
             place = position - len(call.outputs)
-            slot = outputs[position] if written else (inputs[place] if place < len(inputs) else "")
+            if written:
+                slot = outputs[position]
+            elif place < len(inputs):
+                slot = inputs[place]
+            else:  # settings of an update are needed whole; what follows goes with the result
+                slot = "" if unit.updates else op.outputs[0]
             spans = tuple(
                 (number, span)
                 for number, axis in enumerate(axes)
@@ -157,7 +230,7 @@ class Tiler:
             found.append(
                 Operand(
                     name,
-                    self.graph.tensors[name].shape,
+                    shapes[name],
                     spans,
                     load=not written or fused,
                     store=written,
@@ -168,6 +241,22 @@ class Tiler:
                 )
             )
         return found
+
+    def _site(self, unit: Unit) -> Site:
+        """The node that computes, in as few dimensions as it has."""
+        node = unit.nodes[0]
+        return OPS[node.op].flat(self.graph.site(node))
+
+    def _shapes(self, unit: Unit, call: Call) -> dict[str, Shape]:
+        """Of the operands, as that node sees them; what goes with the result has its shape."""
+        site = self._site(unit)
+        seen = {t.name: t.shape for t in (*site.ins, *site.outs)}
+        made, now = self.graph.tensors[site.outs[0].name].shape, site.outs[0].shape
+        shapes = {}
+        for name in filter(None, (*call.outputs, *call.inputs)):
+            own = self.graph.tensors[name].shape
+            shapes[name] = seen.get(name, now if own == made else own)
+        return shapes
 
     def _axes(self, op: Op, site: Site) -> tuple[Axis, ...]:
         return tuple(axis for axis in op.axes(site) if axis.size > 1)
@@ -192,7 +281,7 @@ class Tiler:
         )
         present = tuple(operand for operand in operands if operand)
         gradient = None
-        if len(unit.nodes) > 1 and operands[0]:
+        if unit.updates and operands[0]:
             gradient = replace(
                 operands[0],
                 tensor=site.outs[0].name,
@@ -207,12 +296,12 @@ class Tiler:
             call.macs,
             self.target.cores,
             ahead,
-            self._scratch(call.kernel, call.sizes),
+            self.scratch(call.kernel, call.sizes),
             allowed,
             gradient,
         )
 
-    def _scratch(self, kernel: Kernel, sizes: Mapping[str, Size]) -> int:
+    def scratch(self, kernel: Kernel, sizes: Mapping[str, Size]) -> int:
         if not variant_of(kernel).scratch:
             return 0
         elements = scratch_elements(kernel, sizes, self.target.cores)
@@ -238,6 +327,7 @@ class Tiler:
         operands: Sequence[Operand | None],
         problem: Problem,
         found: Candidate,
+        variant: str = "",
     ) -> Choice | str:
         """The tiling in full, or the name of an axis that cannot be split after all."""
         op = OPS[site.node.op]
@@ -256,68 +346,77 @@ class Tiler:
             return tiles[-1].name
         sizes = [item.sizes for item in lowered if item is not None]
         summed = any(axis.reduction for axis in tiles)
-        kernel, more = self._kernels(call, sizes, summed)
+        kernel, more = self._kernels(call, sizes, summed, variant)
         if kernel is None:
             return next(axis.name for axis in tiles if axis.reduction or axis is tiles[-1])
-        finish, finish_sizes = self._finish(unit, tiles) if summed else (None, ())
         places = {number: place for place, number in enumerate(found.order)}
-        gradient = problem.gradient if finish else None
+        gradient = problem.gradient if summed and unit.updates else None
         windows = tuple(
             _window(operand, places, tiles, problem.ahead) if operand else None
             for operand in (*operands, *([gradient] if gradient else []))
         )
-        tiling = Tiling(
-            tuple(tiles), windows, tuple(sizes), problem.ahead, more, finish, finish_sizes
-        )
-        scratch = max(self._scratch(kernel, item) for item in sizes)
+        tiling = Tiling(tuple(tiles), windows, tuple(sizes), problem.ahead, more)
+        if call.follow or gradient:
+            finish, finish_sizes = self._finish(unit, tiles, call.follow)
+            tiling = replace(
+                tiling,
+                finish=finish,
+                finish_sizes=finish_sizes,
+                finish_operands=call.follow.operands if call.follow else _update_operands(call),
+                made_in=len(windows) - 1 if gradient else 0,
+            )
+        scratch = max(self.scratch(kernel, item) for item in sizes)
         return Choice(kernel, tiling, scratch, found.transfer, found.visible)
 
     def _kernels(
-        self, call: Call, sizes: Sequence[Mapping[str, Size]], summed: bool
+        self, call: Call, sizes: Sequence[Mapping[str, Size]], summed: bool, variant: str
     ) -> tuple[Kernel | None, Kernel | None]:
         """The kernel of the first tiles and, for sums over tiles, that of the others."""
         epilogue = "" if summed else call.kernel.epilogue
-        kernel = self._common(call.kernel, epilogue, sizes)
+        kernel = self._common(call.kernel, epilogue, sizes, variant)
         if not summed or kernel is None:
             return kernel, None
-        more = self._common(call.kernel, SUM, sizes)
+        more = self._common(call.kernel, SUM, sizes, variant)
         return (kernel, more) if more else (None, None)
 
     def _common(
-        self, like: Kernel, epilogue: str, sizes: Sequence[Mapping[str, Size]]
+        self,
+        like: Kernel,
+        epilogue: str,
+        sizes: Sequence[Mapping[str, Size]],
+        variant: str = "",
     ) -> Kernel | None:
-        """The best kernel that takes all these sizes."""
+        """The best kernel that takes all these sizes, or the one that is asked for."""
         isa = self.target.isa
         found: list[Kernel] | None = None
         for item in sizes:
             able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype)
             found = able if found is None else [kernel for kernel in found if kernel in able]
-        wanted = self.variants.get(like.family)
+        wanted = variant or self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]
         usable = named or found
         return usable[-1] if usable else None
 
     def _finish(
-        self, unit: Unit, tiles: Sequence[TileAxis]
+        self, unit: Unit, tiles: Sequence[TileAxis], follow: Follow | None
     ) -> tuple[Kernel | None, tuple[Mapping[str, Size], ...]]:
-        """The update of a box of weights, when its gradient has added up there."""
-        if len(unit.nodes) == 1:
-            return None, ()
+        """What comes behind a box of the result: an elementwise node, or the update of weights when
+        their gradient has added up there."""
         gradient, update = unit.nodes
-        op, site = OPS[gradient.op], self.graph.site(gradient)
+        op, site = OPS[gradient.op], self._site(unit)
         after, whole = OPS[update.op], self.graph.site(update)
+        made = self.graph.tensors[gradient.outputs[0]].shape
         sizes, lowering = [], after.lower(whole)
         for kind in _kinds(tiles):
             tile = op.tile(site, _ranges(tiles, kind))
             assert tile is not None
             shape = tile.outs[0].shape
-            ins = tuple(
-                replace(t, shape=shape) if t.shape == site.outs[0].shape else t for t in whole.ins
-            )
+            ins = tuple(replace(t, shape=shape) if t.shape == made else t for t in whole.ins)
             outs = tuple(replace(t, shape=shape) for t in whole.outs)
             sizes.append(after.lower(Site(update, ins, outs)).sizes)
         like = Kernel(lowering.family, lowering.mode, "", "", "f32")
-        return self._common(like, "", sizes), tuple(sizes)
+        variant = follow.kernel.variant if follow else ""
+        return self._common(like, "", sizes, variant), tuple(sizes)
 
 
 def _window(
@@ -337,6 +436,14 @@ def _window(
         load=operand.load,
         store=operand.store,
     )
+
+
+def _update_operands(call: Call) -> tuple[int, ...]:
+    """w_next[, m_next], w, g, hyper[, m]: the weights and their states in place, then the gradient
+    in the window behind all operands, then the settings, which are the last operand."""
+    states = tuple(range(len(call.outputs)))
+    behind = len(call.outputs) + len(call.inputs)
+    return (*states, states[0], behind, behind - 1, *states[1:])
 
 
 def _renamed(choice: Choice, names: Sequence[str]) -> Choice:

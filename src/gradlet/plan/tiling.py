@@ -84,8 +84,9 @@ class Tiling:
 
     sizes are those of the kernel by kind of tile, numbered over the kinds of all axes with the last
     axis fastest. ahead: the boxes of the next tile are fetched while this one is computed. Later
-    tiles of a reduction are added by the kernel `more`. With `finish`, the tiles of a gradient add
-    up in the last window, and after the last of them this kernel updates the weights.
+    tiles of a reduction are added by the kernel `more`. `finish` runs behind the last of them, over
+    the operands at these positions: an elementwise node on the result, or the update of weights by
+    a gradient, which has added up in the window `made_in`, the last, instead of the first.
     """
 
     axes: tuple[TileAxis, ...]
@@ -95,6 +96,8 @@ class Tiling:
     more: Kernel | None = None
     finish: Kernel | None = None
     finish_sizes: tuple[Mapping[str, Size], ...] = ()
+    finish_operands: tuple[int, ...] = ()
+    made_in: int = 0
 
     @property
     def count(self) -> int:
@@ -201,6 +204,8 @@ def tiling_from_json(value: Mapping[str, Any]) -> Tiling:
         kernel("more"),
         kernel("finish"),
         sizes("finish_sizes"),
+        tuple(value["finish_operands"]),
+        value["made_in"],
     )
 
 

@@ -139,8 +139,8 @@ class Fault:
 class DmaCounters:
     """What the DMA has done since the start.
 
-    busy: cycles with a transfer under way. waited: cycles in which a core waits, from a look at the
-    status that finds transfers of its own under way to one that does not; the rest was hidden.
+    busy: cycles with a transfer under way. waited: those in which some core waited, from a look at
+    the status that finds its own transfers under way to one that does not; the rest was hidden.
     l3_in and l3_out are parts of bytes_in (into L1) and bytes_out.
     """
 

@@ -4,7 +4,7 @@ A row of inputs is the last of one row of outputs, the middle of the next and th
 after that. When an output is stored, the one below moves into its register with the first
 multiply-add of its middle row, and the one below that begins. The weight gradient is the same with
 other roles: rows of dy lie where the outputs were, the sums where the weights were. There nothing
-moves for free, so the two sets of registers change roles from row to row, and the loop has two rows.
+moves for free, so the two sets of registers change roles, and the loop has two rows.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gradlet.xpulp.asm import SAVED, Asm
+from gradlet.xpulp.asm import SAVED, Asm, AssemblyError
 
 WIDTHS = range(3, 6)
 KERNEL = 3
 FIELDS = (
     *("x", "y", "w", "b", "b_step", "turns", "odd", "above", "below", "count"),
-    *("x_step", "y_step", "x_next", "y_next", "fresh"),
+    *("x_step", "y_step", "x_next", "y_next", "fresh", "special", "update", "rate", "decay"),
 )
 """Of the struct that a strip is called with, a word each."""
 RUN = "a0"
@@ -30,15 +30,20 @@ LAST, MIDDLE, FIRST = 2, 1, 0
 """Which row of the kernel meets a row of inputs."""
 
 
+KINDS = [(width, left, right) for width in WIDTHS for left in (0, 1) for right in (0, 1)]
+
+
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = [(width, left, right) for width in WIDTHS for left in (0, 1) for right in (0, 1)]
-    strips: list[_Strip] = []
-    for kind in kinds:
-        if mode == "weight_grad":
-            strips.append(_WeightStrip(*kind))
-        else:
-            strips.append(_MapStrip(*kind, mode == "input_grad", epilogue == "sum"))
+    if mode == "weight_grad":
+        return values([_WeightStrip(*kind, epilogue == "sgd") for kind in KINDS])
+    back, added = mode == "input_grad", epilogue == "sum"
+    return values([_MapStrip(*kind, back, added) for kind in KINDS])
+
+
+def values(strips: Sequence[Strip]) -> dict[str, Any]:
+    """For the template, which takes the strips in the order of KINDS."""
     return {
+        "stride": strips[0].stride,
         "functions": "\n\n".join(strip.function() for strip in strips),
         "table": ", ".join(strip.name for strip in strips),
         "narrowest": WIDTHS[0],
@@ -46,16 +51,17 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     }
 
 
-class _Strip:
+class Strip:
     """One function: some channels, some rows of each, `width` pixels of a row."""
 
-    def __init__(self, width: int, left: int, right: int) -> None:
+    def __init__(self, width: int, left: int, right: int, stride: int = 1) -> None:
         self.name = f"strip_{width}_{left}_{right}"
-        self.width = width
-        self.columns = range(left, width + KERNEL - 1 - right)
+        self.width, self.stride = width, stride
+        self.columns = range(left, (width - 1) * stride + KERNEL - right)
         self.asm = Asm(self.name)
         names = iter(REGISTERS)
-        self.one, self.two = ([next(names) for _ in range(width)] for _ in range(2))
+        self.one = [next(names) for _ in range(width)]
+        self.two = [next(names) for _ in range(width)] if stride == 1 else []
         self.taps = [[next(names) for _ in range(KERNEL)] for _ in range(KERNEL)]
         self.x, self.y, self.x_step, self.y_step = (next(names) for _ in range(4))
         self.inputs = list(names)
@@ -70,24 +76,31 @@ class _Strip:
             *((self.x_step, "x_step"), (self.y_step, "y_step")),
         ):
             self.get(register, field)
+        self.before()
         asm.label("channel")
         self.channel()
-        one, two = self.temps
-        self.get(two, "count")
-        self.get(one, "x_next")
-        asm("addi", two, two, -1)
-        self.put(two, "count")
-        asm("add", self.x, self.x, one)
-        self.get(one, "y_next")
-        asm("nop")
-        asm("add", self.y, self.y, one)
-        asm.branch("bnez", two, to="channel")
+        asm.branch("bnez", self.temps[1], to="channel")
         asm.pop(saved)
         self.rare()
         return asm.function("struct run *run")
 
+    def before(self) -> None:
+        """What is the same for all channels."""
+
     def channel(self) -> None:
+        """Leaves the number of channels to come in the second of `temps`."""
         raise NotImplementedError
+
+    def next_channel(self) -> None:
+        asm, (step, count) = self.asm, self.temps
+        self.get(count, "count")
+        self.get(step, "x_next")
+        asm("addi", count, count, -1)
+        self.put(count, "count")
+        asm("add", self.x, self.x, step)
+        self.get(step, "y_next")
+        asm("nop")
+        asm("add", self.y, self.y, step)
 
     def rare(self) -> None:
         """What planes that are not cut do not need: out of the way of the instruction cache."""
@@ -121,10 +134,11 @@ class _Strip:
         for column in self.columns:
             if column + 1 in self.columns:
                 self._load(free, here, column + 1)
-            over = self.width if column == self.columns[-1] else max(0, column - KERNEL + 2)
+            ends = [p for p in range(self.width) if self.stride * p + KERNEL - 1 <= column]
+            over = self.width if column == self.columns[-1] else len(ends)
             yield column, here, range(done, over)
             done = over
-            for old in [c for c in here if c < over]:
+            for old in [c for c in here if c // self.stride < over]:
                 free.append(here.pop(old))
 
     def _load(self, free: list[str], here: dict[int, str], column: int) -> None:
@@ -134,13 +148,15 @@ class _Strip:
 
     def met(self, column: int) -> list[int]:
         """The pixels that a column of inputs contributes to."""
-        return [p for p in range(column - KERNEL + 1, column + 1) if 0 <= p < self.width]
+        return [p for p in range(self.width) if 0 <= column - self.stride * p < KERNEL]
 
     def around(self, pixel: int) -> list[int]:
-        return [c for c in range(pixel, pixel + KERNEL) if c in self.columns]
+        """The columns that a pixel is made of."""
+        first = self.stride * pixel
+        return [column for column in range(first, first + KERNEL) if column in self.columns]
 
 
-class _MapStrip(_Strip):
+class _MapStrip(Strip):
     """Outputs, or gradients of inputs with the kernel turned round."""
 
     def __init__(self, width: int, left: int, right: int, back: bool, added: bool) -> None:
@@ -166,6 +182,7 @@ class _MapStrip(_Strip):
         for pixel in range(self.width):
             self._store(pixel)
         asm.label("done")
+        self.next_channel()
 
     def rare(self) -> None:
         self.asm.label("above")
@@ -219,22 +236,34 @@ class _MapStrip(_Strip):
         self.asm.sw_post(register, self.y, self.y_after(pixel))
 
 
-class _WeightStrip(_Strip):
-    """Sums of the weights; `odd` says that the loop is entered in its middle."""
+class _WeightStrip(Strip):
+    """Sums of the weights; `odd` says that the loop is entered in its middle. Channels are special
+    if there are rows above or below, if they do not lie one behind the other, or if sums go on from
+    what is there."""
+
+    def __init__(self, width: int, left: int, right: int, updates: bool) -> None:
+        super().__init__(width, left, right)
+        self.updates = updates
+        self.begun = set(self.all_taps)
+
+    def before(self) -> None:
+        self.asm.bounds(0, "loop", "loop_end")
 
     def channel(self) -> None:
-        asm, one, two = self.asm, self.one, self.two
-        for register in self.all_taps:
+        asm, one, two, (count, flag, odd) = self.asm, self.one, self.two, self.inputs[:3]
+        self.get(count, "turns")
+        self.get(flag, "special")
+        self.get(odd, "odd")
+        for register in self.taps[LAST]:
             asm.mv(register, "zero")
-        asm.bounds(0, "loop", "loop_end")
-        self.get(self.temps[0], "turns")
-        self.get(self.temps[1], "odd")
-        asm.iterations(0, self.temps[0])
-        asm.branch("beqz", self.temps[1], to="even")
-        self._first_rows("odd", two, one)
+        asm.iterations(0, count)
+        asm.branch("bnez", flag, to="special")
+        asm.branch("beqz", odd, to="even")
+        self._first_rows(two, one)
         asm.branch("j", to="half")
         asm.label("even")
-        self._first_rows("even", one, two)
+        self._first_rows(one, two)
+        asm.label("enter")
         self.jump("beqz", "turns", "end")
         asm.label("loop")
         start = asm.count
@@ -244,41 +273,97 @@ class _WeightStrip(_Strip):
         asm.close("loop_end", start)
         asm.label("end")
         self._row(last=one, middle=two)
-        self.jump("bnez", "below", "below")
-        asm.label("done")
-        pointer, fresh = self.temps
-        self.get(fresh, "fresh")
+        pointer, flag = self.temps
+        self.get(flag, "special")
         self.get(pointer, "w")
-        asm.branch("beqz", fresh, to="add")
-        asm.label("store")
-        for register in self.all_taps:
-            asm.sw_post(register, pointer, 4)
+        asm.branch("bnez", flag, to="special_end")
+        if self.updates:
+            self._update(pointer)
+        else:
+            self._store(pointer)
         self.put(pointer, "w")
+        self.get(flag, "count")
+        asm("nop")
+        asm("addi", flag, flag, -1)
+        self.put(flag, "count")
+        asm.label("done")
+
+    def _store(self, pointer: str) -> None:
+        for register in self.all_taps:
+            self.asm.sw_post(register, pointer, 4)
+
+    def _update(self, pointer: str) -> None:
+        """One step of SGD, three weights at a time so that no load is waited for."""
+        asm, (rate, decay, *old) = self.asm, (*self.one, *self.two)[: 2 + KERNEL]
+        self.get(rate, "rate")
+        self.get(decay, "decay")
+        for line in self.taps:
+            for place, there in enumerate(old):
+                asm.lw(there, pointer, 4 * place)
+            for register, there in zip(line, old, strict=True):
+                asm("fmadd.s", register, decay, there, register)
+            for register, there in zip(line, old, strict=True):
+                asm("fnmsub.s", register, rate, register, there)
+            for register in line:
+                asm.sw_post(register, pointer, 4)
 
     def rare(self) -> None:
-        """Rows above and below, and sums that go on from what is there."""
-        asm = self.asm
-        for name, row in (("odd", self.two), ("even", self.one)):
-            asm.label(f"{name}_above")
-            self._row(first=row)
-            asm.branch("j", to=f"{name}_next")
-        asm.label("below")
-        self._row(last=self.two)
-        asm.branch("j", to="done")
-        asm.label("add")
+        asm, one, two = self.asm, self.one, self.two
+        asm.label("special")
+        for register in (*self.taps[FIRST], *self.taps[MIDDLE]):
+            asm.mv(register, "zero")
+        self.jump("beqz", "odd", "special_even")
+        self._special_rows("odd", two, one)
+        asm.branch("j", to="half")
+        asm.label("special_even")
+        self._special_rows("even", one, two)
+        asm.branch("j", to="enter")
+        asm.label("special_end")
+        self.jump("beqz", "below", "no_below")
+        self._row(last=two)
+        asm.label("no_below")
         pointer, value = self.temps
+        self.get(value, "fresh")
+        self.get(pointer, "w")
+        asm.branch("bnez", value, to="all_fresh")
         for index, register in enumerate(self.all_taps):
             asm.lw(value, pointer, 4 * index)
             asm("nop")
             asm("fadd.s", register, value, register)
-        asm.branch("j", to="store")
+        asm.label("all_fresh")
+        if self.updates:
+            self.get(value, "update")
+            asm("nop")
+            asm.branch("beqz", value, to="only_store")
+            self._update(pointer)
+            asm.branch("j", to="special_done")
+            asm.label("only_store")
+        self._store(pointer)
+        asm.label("special_done")
+        self.put(pointer, "w")
+        self.next_channel()
+        asm.branch("j", to="done")
 
-    def _first_rows(self, name: str, a: Sequence[str], b: Sequence[str]) -> None:
-        self.jump("bnez", "above", f"{name}_above")
-        for pixel, register in enumerate(a):
-            self.asm.lw_post(register, self.y, self.y_after(pixel))
+    def _special_rows(self, name: str, a: Sequence[str], b: Sequence[str]) -> None:
+        self.jump("beqz", "above", f"{name}_top")
+        self._row(first=a)
+        self.asm.branch("j", to=f"{name}_next")
+        self.asm.label(f"{name}_top")
+        self._load_row(a)
         self.asm.label(f"{name}_next")
         self._row(middle=a, first=b)
+
+    def _first_rows(self, a: Sequence[str], b: Sequence[str]) -> None:
+        """Nothing above: the sums of the first and the middle row of the kernel begin here."""
+        self._load_row(a)
+        self.begun = set(self.taps[LAST])
+        self._row(middle=a, first=b)
+        if self.begun != set(self.all_taps):
+            raise AssemblyError("a tap is not met by the first row")
+
+    def _load_row(self, row: Sequence[str]) -> None:
+        for pixel, register in enumerate(row):
+            self.asm.lw_post(register, self.y, self.y_after(pixel))
 
     def _row(
         self,
@@ -302,4 +387,10 @@ class _WeightStrip(_Strip):
     ) -> None:
         for pixel, column in pairs:
             tap = self.taps[line][column - pixel]
-            self.asm("fmadd.s", tap, here[column], row[pixel], tap)
+            self.asm("fmadd.s", tap, here[column], row[pixel], tap if self._known(tap) else "zero")
+
+    def _known(self, tap: str) -> bool:
+        """Whether a sum has begun; it has from now on."""
+        known = tap in self.begun
+        self.begun.add(tap)
+        return known

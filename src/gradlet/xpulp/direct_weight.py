@@ -9,7 +9,7 @@ lack the first or the last line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
@@ -20,8 +20,12 @@ REGISTERS = (
     *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(1, 8)), "a0"),
 )
 KEPT = ("back0", "back1", "back2", "top", "full", "bottom", "turns")
-"""Fields of the struct of a unit that are kept on the stack."""
-FIELDS = (*KEPT, "line", "x", "d0", "d1")
+"""Fields of the struct of a run of units that are kept on the stack."""
+FIELDS = (
+    *KEPT,
+    *("line", "x", "d0", "d1", "x_next", "w0", "w1", "w_next", "count", "fresh", "last"),
+    *("rate", "decay"),
+)
 """All fields behind the sums, a word each."""
 UNIT = 4 * len(KEPT)
 FRAME = UNIT + 4
@@ -30,9 +34,9 @@ FRAME = UNIT + 4
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     shape = params["kernel"], params["stride"], params["lines"]
     sides = [(left, right) for left in (0, params["edge"]) for right in (0, params["edge"])]
-    period = _Unit(*shape, 0, 0, 0).period
+    period = _Unit(*shape, 0, 0, 0, epilogue).period
     keys = [(*side, rest) for rest in range(period) for side in sides]
-    units = {key: _Unit(*shape, *key) for key in keys}
+    units = {key: _Unit(*shape, *key, epilogue) for key in keys}
     some = units[keys[0]]
     over = params["kernel"] - params["stride"]
     return {
@@ -46,11 +50,20 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
 
 
 class _Unit:
-    """One function: all rows; `rest` steps come before those that the loop takes by the period."""
+    """One function: some units one after the other, of each all rows; `rest` steps come before
+    those that the loop takes by the period."""
 
     def __init__(
-        self, kernel: int, stride: int, lines: int, left: int, right: int, rest: int
+        self,
+        kernel: int,
+        stride: int,
+        lines: int,
+        left: int,
+        right: int,
+        rest: int,
+        epilogue: str,
     ) -> None:
+        self.epilogue = epilogue
         self.name = f"unit_{left}_{right}_{rest}"
         self.kernel, self.stride, self.lines, self.rest = kernel, stride, lines, rest
         self.left, self.right = left, right
@@ -77,32 +90,106 @@ class _Unit:
         saved = ["ra", *SAVED]
         asm.push(saved, FRAME)
         self._begin()
+        asm.label("unit")
+        self._begin_unit()
         if self.kernel > 1:
             self._rows("top", range(1, self.lines))
         self._rows("full", range(self.lines))
         if self.kernel > 1:
             self._rows("bottom", range(self.lines - 1))
-        asm.lw("a0", "sp", UNIT)
-        asm("nop")
-        for index, register in enumerate(self.all_sums):
-            asm.sw(register, "a0", 4 * index)
+        self._end_unit()
+        asm.branch("bnez", self.temps[0], to="unit")
+        asm.label("out")
         asm.pop(saved, FRAME)
+        self._rare()
         return asm.function("struct unit *unit")
 
+    def _get(self, register: str, field: str) -> None:
+        self.asm.lw(register, "a0", self._place(field))
+
+    def _put(self, register: str, field: str) -> None:
+        self.asm.sw(register, "a0", self._place(field))
+
+    def _place(self, field: str) -> int:
+        return 4 * (len(self.all_sums) + FIELDS.index(field))
+
     def _begin(self) -> None:
-        asm, fields = self.asm, 4 * len(self.all_sums)
         for pair in (KEPT[i : i + 2] for i in range(0, len(KEPT), 2)):
             for register, field in zip(self.d, pair, strict=False):
-                asm.lw(register, "a0", fields + 4 * FIELDS.index(field))
+                self._get(register, field)
             for register, field in zip(self.d, pair, strict=False):
-                asm.sw(register, "sp", 4 * FIELDS.index(field))
-        asm.sw("a0", "sp", UNIT)
+                self.asm.sw(register, "sp", 4 * FIELDS.index(field))
+        self.asm.sw("a0", "sp", UNIT)
+        self._get(self.line, "line")
+        self.asm("nop")
+        self.asm("sub", self.back, "zero", self.line)
+
+    def _begin_unit(self) -> None:
+        asm = self.asm
+        self._get(self.d[0], "fresh")
+        self._get(self.x, "x")
+        asm.branch("beqz", self.d[0], to="old")
+        for register in self.all_sums:
+            asm.mv(register, "zero")
+        asm.label("begun")
+        for register, field in zip(self.d, ("d0", "d1"), strict=True):
+            self._get(register, field)
+
+    def _end_unit(self) -> None:
+        """The sums go where they belong, unless C wants them; then the next input channel."""
+        asm = self.asm
+        last, step = self.d
+        asm.lw("a0", "sp", UNIT)
+        asm("nop")
+        self._get(last, "last")
+        self._get(step, "x_next")
+        asm.branch("beqz", last, to="keep")
+        self._get(self.x, "x")
+        pointers = self.inputs[:2]
+        asm("add", self.x, self.x, step)
+        self._put(self.x, "x")
+        for pointer, field in zip(pointers, ("w0", "w1"), strict=True):
+            self._get(pointer, field)
+        self._store(pointers)
+        self._get(step, "w_next")
+        self._get(self.x, "count")
+        for pointer, field in zip(pointers, ("w0", "w1"), strict=True):
+            asm("add", pointer, pointer, step)
+            self._put(pointer, field)
+        asm("addi", self.temps[0], self.x, -1)
+        self._put(self.temps[0], "count")
+
+    def _store(self, pointers: Sequence[str]) -> None:
+        asm, old = self.asm, self.d
+        rate, decay = self.gradients[0]
+        if self.epilogue == "sgd":
+            self._get(rate, "rate")
+            self._get(decay, "decay")
+        for values in (tap for line in self.sums for tap in line):
+            pairs = list(zip(values, old, pointers, strict=True))
+            for _, there, pointer in pairs if self.epilogue else ():
+                asm.lw(there, pointer)
+            for value, there, _ in pairs if self.epilogue else ():
+                if self.epilogue == "sgd":
+                    asm("fmadd.s", value, decay, there, value)
+                else:
+                    asm("fadd.s", value, there, value)
+            for value, there, _ in pairs if self.epilogue == "sgd" else ():
+                asm("fnmsub.s", value, rate, value, there)
+            for value, _, pointer in pairs:
+                asm.sw_post(value, pointer, 4)
+
+    def _rare(self) -> None:
+        """Sums that come from the image before, or are left for the next one or for C."""
+        asm = self.asm
+        asm.label("old")
         for index, register in enumerate(self.all_sums):
             asm.lw(register, "a0", 4 * index)
-        pointers = (self.line, "line"), (self.x, "x"), (self.d[0], "d0"), (self.d[1], "d1")
-        for register, field in pointers:
-            asm.lw(register, "a0", fields + 4 * FIELDS.index(field))
-        asm("sub", self.back, "zero", self.line)
+        asm.branch("j", to="begun")
+        asm.label("keep")
+        for index, register in enumerate(self.all_sums):
+            asm.sw(register, "a0", 4 * index)
+        asm.branch("j", to="out")
 
     def _rows(self, field: str, lines: range) -> None:
         """As many rows as that field says, with these lines of the kernel."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
 from gradlet.xpulp.gemm_block import (
+    COUNT,
     ON_STACK,
     POINTER,
     SIZES,
@@ -27,7 +28,7 @@ KEPT = (*SAVED, "ra")
 ID, CORES = "a0", "a1"
 BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
-DISTANCE, BIAS, COLUMNS, HEIGHT, COUNT = "s4", "s5", "s6", "s7", "s8"
+DISTANCE, BIAS, COLUMNS, HEIGHT = "s4", "s5", "s6", "s7"
 LONG = 32
 """From so many lines on it pays to look for the best cut."""
 
@@ -77,7 +78,7 @@ class _Kernel:
         asm.branch("beqz", MORE, to=self.plain)
         asm.bne_imm(BATCH, 1, to=self.batches)
         asm.push(KEPT, frame(self.product.epilogue))
-        asm("csrw", "mscratch", "sp")
+        asm("csrw", "mepc", "sp")
         save_settings(asm, self.product.epilogue, self.argument)
 
     def _first_instruction(self) -> None:
@@ -155,7 +156,7 @@ class _Kernel:
         if self.product.mode == "tn":
             asm("slli", M, M, 2)
             self.word("sw", M, "m4")
-        for name, register in (("more", MORE), ("k4", K), ("n4", N), ("height", HEIGHT)):
+        for name, register in (("more", MORE), ("k4", K), ("n4", N)):
             self.word("sw", register, name)
         streamed, held = ("a", "b") if self.product.by_columns else ("b", "a")
         for name, matrix, index in (("s", streamed, ROW), ("h", held, COLUMN)):
@@ -169,10 +170,8 @@ class _Kernel:
         asm.mac(c, row, N)
         asm("slli", "t0", column, 2)
         asm("add", c, c, "t0")
-        self._steps()
         go = asm.fresh()
         asm.mv(POINTER, self.argument[streamed])
-        self.word("sw", POINTER, "s_first")
         asm.mv(BIAS, bias)
         asm.branch("beqz", bias, to=go)
         if self.product.bias_of_rows:
@@ -181,19 +180,6 @@ class _Kernel:
         asm.label(go)
         self.held_at, self.c_at = self.argument[held], c
 
-    def _steps(self) -> None:
-        """From one panel to the next, in the held operand and in c."""
-        asm, inside = self.asm, self.product.operand("h", 1).inside
-        by_line, by_element = not self.product.by_columns, not inside or self.product.by_columns
-        if by_element:
-            asm("slli", "t5", DISTANCE, 2)
-        if inside:
-            asm("mul", "t6", DISTANCE, K)
-        self.word("sw", "t6" if inside else "t5", "h_step")
-        if by_line:
-            asm("mul", "t6", DISTANCE, N)
-        self.word("sw", "t6" if by_line else "t5", "c_step")
-
     def _panels(self) -> None:
         """As many held ones as a panel has, or one more if that leaves none."""
         asm, few, more, one = self.asm, self.asm.fresh(), self.asm.fresh(), self.asm.fresh()
@@ -201,10 +187,14 @@ class _Kernel:
         usual, wider, *fewer = self.blocks
         asm("addi", "t0", "zero", usual)
         asm("addi", "t1", "zero", wider)
-        asm.branch("blt", COLUMNS, "t0", to=few)
-        asm.branch("beq", COLUMNS, "t1", to=more)
+        near_few, near_more = asm.fresh(), asm.fresh()
+        asm.branch("blt", COLUMNS, "t0", to=near_few)
+        asm.branch("beq", COLUMNS, "t1", to=near_more if self.product.epilogue else more)
         self._panel(usual)
         self._rare()
+        for near, far in ((near_few, few), (near_more, more)):
+            asm.label(near)
+            asm.branch("j", to=far)
         asm.label(self.again)
         for register, name in (
             (self.held_at, "h_next"),
@@ -212,6 +202,7 @@ class _Kernel:
             (BIAS, "bias_next"),
             (POINTER, "s_first"),
             (HEIGHT, "height"),
+            (DISTANCE, "apart"),
         ):
             self.word("lw", register, name)
         asm.branch("j", to=one)
@@ -220,8 +211,10 @@ class _Kernel:
         asm.label(few)
         names = {held: asm.fresh() for held in fewer}
         for held in fewer[:-1]:
-            asm("addi", "t0", "zero", held)
-            asm.branch("beq", COLUMNS, "t0", to=names[held])
+            other = asm.fresh()
+            asm.bne_imm(COLUMNS, held, to=other)
+            asm.branch("j", to=names[held])
+            asm.label(other)
         for held in reversed(fewer):
             asm.label(names[held])
             self._panel(held)
@@ -262,23 +255,24 @@ class _Kernel:
         asm.branch("j", to=self.joined)
 
     def _panel(self, held: int) -> None:
-        """Full blocks of lines, then what is left of them."""
+        """Full blocks of lines, then what is left of them. Only the usual one has others behind."""
         asm, few, biased, go = (self.asm, *(self.asm.fresh() for _ in range(3)))
-        sizes = self.blocks[held]
+        sizes, after = self.blocks[held], self.done if held == self.width else self.out
         whole, *smaller = [Block(asm, self.product, lines, held) for lines in sizes]
+        unbiased = Block(asm, self.product, sizes[0], held, biased=False)
+        with_bias = asm.fresh()
         self._next(whole, held, biased, go)
         asm.branch("beqz", COUNT, to=few)
         asm.compressed(False)
-        whole.enter()
-        with asm.loop(1, COUNT):
-            whole.write()
+        asm.branch("bnez", BIAS, to=with_bias)
+        self._blocks(unbiased)
         asm.label(few)
         exact = sizes == tuple(range(sizes[0], 0, -1))
         for before, block in pairwise([whole, *smaller]):
             following = asm.fresh()
             if before is whole or not exact:
                 self.word("lw", "t0", "rest")
-                self._leave_if_none("t0")
+                self._jump_if_none("t0", after)
             asm("addi", "t1", "zero", block.lines)
             asm.branch("blt", "t0", "t1", to=following)
             if not exact:
@@ -287,31 +281,39 @@ class _Kernel:
             block.enter()
             block.write()
             if exact:
-                asm.branch("j", to=self.done)
+                asm.branch("j", to=after)
+            else:
+                block.leave()
             asm.label(following)
-        asm.branch("j", to=self.done)
+        asm.branch("j", to=after)
+        asm.label(with_bias)
+        self._blocks(whole)
+        asm.branch("j", to=few)
         asm.compressed(True)
         if not self.product.bias_by_line:
             asm.label(biased)
-            self._biased(held)
+            for i in range(held):
+                asm.lw("t0", BIAS, 4 * i)
+                self.word("sw", "t0", f"init{i}")
             asm.branch("j", to=go)
 
-    def _leave_if_none(self, register: str) -> None:
+    def _blocks(self, block: Block) -> None:
+        block.enter()
+        with self.asm.loop(1, COUNT):
+            block.write()
+        block.leave()
+
+    def _jump_if_none(self, register: str, to: str) -> None:
         some = self.asm.fresh()
         self.asm.branch("bnez", register, to=some)
-        self.asm.branch("j", to=self.done)
+        self.asm.branch("j", to=to)
         self.asm.label(some)
 
     def _next(self, block: Block, held: int, biased: str, go: str) -> None:
         """What the panel begins with, and where the next one will."""
         asm = self.asm
-        asm("addi", COLUMNS, COLUMNS, -held)
-        self.word("sw", COLUMNS, "columns")
         for name, register in (("h", self.held_at), ("c", self.c_at)):
             self.word("sw", register, name)
-            self.word("lw", "t1", f"{name}_step")
-            asm("add", register, register, "t1")
-            self.word("sw", register, f"{name}_next")
         if not self.product.bias_by_line:
             asm.branch("bnez", BIAS, to=biased)
             for i in range(held):
@@ -319,7 +321,8 @@ class _Kernel:
             asm.label(go)
         else:
             self.word("sw", BIAS, "bias")
-        self.word("sw", BIAS, "bias_next")
+        if held == self.width:
+            self._move_on(held)
         if not block.stream.inside:
             self.word("sw", POINTER, "s")
         asm.li("t1", -(-(1 << 32) // block.lines))
@@ -329,10 +332,32 @@ class _Kernel:
         asm("sub", "t0", HEIGHT, "t0")
         self.word("sw", "t0", "rest")
 
-    def _biased(self, held: int) -> None:
-        """The sums of each held column begin with its bias; c_step counts in columns as well."""
-        asm = self.asm
-        for i in range(held):
-            asm.lw("t0", BIAS, 4 * i)
-            self.word("sw", "t0", f"init{i}")
-        asm("add", BIAS, BIAS, "t1")
+    def _move_on(self, held: int) -> None:
+        """To the next panel, as many held ones away as the cut says."""
+        asm, inside = self.asm, self.product.operand("h", 1).inside
+        asm("addi", COLUMNS, COLUMNS, -held)
+        asm("slli", "t1", DISTANCE, 2)
+        for pointer, step in (
+            (self.held_at, "k4" if inside else ""),
+            (self.c_at, "" if self.product.by_columns else "n4"),
+        ):
+            if step:
+                self.word("lw", "t2", step)
+                asm.mac(pointer, DISTANCE, "t2")
+            else:
+                asm("add", pointer, pointer, "t1")
+        if not self.product.bias_by_line:
+            go = asm.fresh()
+            asm.branch("beqz", BIAS, to=go)
+            asm("add", BIAS, BIAS, "t1")
+            asm.label(go)
+        for name, register in (
+            ("columns", COLUMNS),
+            ("h_next", self.held_at),
+            ("c_next", self.c_at),
+            ("bias_next", BIAS),
+            ("s_first", POINTER),
+            ("height", HEIGHT),
+            ("apart", DISTANCE),
+        ):
+            self.word("sw", register, name)

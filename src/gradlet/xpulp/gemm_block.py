@@ -9,11 +9,13 @@ from gradlet.xpulp.store import store_block, store_momentum
 
 POINTER = "a0"
 """The next line to be streamed: the same register in all blocks, it goes on where one ends."""
+COUNT = "s8"
+"""Blocks to come: still needed when the first one is entered."""
 POOL = (*ARGUMENTS, *SCRATCH, *IDLE, *SAVED, "ra", "sp")
 WORK = (
     *("s", "h", "c", "bias", "more", "rest", "k4", "m4", "n4"),
     *("moment", "rate", "decay", "momentum", "nesterov"),
-    *("s_first", "height", "h_next", "c_next", "bias_next", "columns", "h_step", "c_step"),
+    *("s_first", "height", "h_next", "c_next", "bias_next", "columns", "apart"),
     *(f"init{i}" for i in range(5)),
 )
 """The words at the stack pointer: of the block, the update, the panel; what the sums begin with."""
@@ -121,18 +123,27 @@ class Operand:
     def prepare(self, asm: Asm, regs: Registers) -> None:
         """back: from the last line of one k to the first of the next."""
         if self.inside and self.lines > 1:
-            back = regs[f"back_{self.name}"]
-            asm.li(back, 1 - self.lines)
-            asm("mul", back, back, regs[self.step])
+            back, step = regs[f"back_{self.name}"], regs[self.step]
+            if (self.lines - 1) & (self.lines - 2):
+                asm.li(back, 1 - self.lines)
+                asm("mul", back, back, step)
+            else:
+                asm("slli", back, step, (self.lines - 1).bit_length() - 1)
+                asm("sub", back, "zero", back)
             asm("addi", back, back, 4)
 
 
 class Block:
-    """lines x held elements of c. The largest takes all registers, the stack pointer as well: it
-    is in mscratch while k runs."""
+    """lines x held elements of c, begun with a bias or with 0.
 
-    def __init__(self, asm: Asm, product: Product, lines: int, held: int) -> None:
+    The largest takes all registers, the stack pointer as well: it is in mepc while k runs, as nothing
+    returns from interrupts."""
+
+    def __init__(
+        self, asm: Asm, product: Product, lines: int, held: int, *, biased: bool = True
+    ) -> None:
         self.asm, self.product, self.lines, self.held = asm, product, lines, held
+        self.biased = biased
         self.stream, self.fixed = product.operand("s", lines), product.operand("h", held)
         walking = dict.fromkeys((*self.stream.registers, *self.fixed.registers))
         self.keeps_stack = lines * held + held + min(lines, 2) + len(walking) < len(POOL)
@@ -147,10 +158,16 @@ class Block:
         if not self.keeps_stack:  # of all registers the one that is dead first
             self.flow[-1] = _swap(self.regs, self.flow[-1])
         self.sums = {key: self.regs.one(f"sum{key}") for key in sums}
+        spare = [register for register in self.regs.rest if register != COUNT]
+        few = len(spare) >= 2 and product.epilogue != "momentum"
+        names = ("c", "more") if few else ()
+        self.kept = [self.regs.claim(*pair) for pair in zip(names, spare, strict=False)]
         self.start, self.end = asm.fresh(), asm.fresh()
 
     def enter(self) -> None:
         """What stays the same from block to block."""
+        for register, name in zip(self.kept, ("c", "more"), strict=False):
+            self.word("lw", register, name)
         for step in dict.fromkeys((self.stream.step, self.fixed.step)):
             if step in self.regs.named:
                 self.word("lw", self.regs[step], step)
@@ -164,17 +181,19 @@ class Block:
 
     def write(self) -> None:
         asm, pointer = self.asm, self.regs["p_h"]
+        more = self.kept[1] if self.kept else pointer
         if self.product.epilogue == "momentum":  # its store has used the loop
             asm.bounds(0, self.start, self.end)
         if not self.stream.inside:
             self.word("lw", self.regs["p_s"], "s")
-            self.word("lw", pointer, "more")
+            if not self.kept:
+                self.word("lw", more, "more")
             asm("addi", self.values[0], self.regs["p_s"], 4 * self.lines)
             self.word("sw", self.values[0], "s")
-        else:
-            self.word("lw", pointer, "more")
+        elif not self.kept:
+            self.word("lw", more, "more")
         self._begin_sums()
-        asm.iterations(0, pointer)
+        asm.iterations(0, more)
         self.word("lw", pointer, "h")
         self._one_k(first=True)
         asm.label(self.start)
@@ -182,12 +201,14 @@ class Block:
         self._one_k(first=False)
         asm.close(self.end, start)
         if not self.keeps_stack:
-            asm("csrr", "sp", "mscratch")
+            asm("csrr", "sp", "mepc")
         self._store()
 
     def _begin_sums(self) -> None:
         """What the sums begin with goes where the last one of each kind will be."""
         asm = self.asm
+        if not self.biased:
+            return
         if not self.product.bias_by_line:
             for i in range(self.held):
                 self.word("lw", self.sums[self.stream.order[-1], i], f"init{i}")
@@ -222,6 +243,8 @@ class Block:
                 asm("fmadd.s", total, self.flow[turn % 2], self.values[i], old)
 
     def _begun(self, line: int, i: int) -> str:
+        if not self.biased:
+            return "zero"
         if not self.product.bias_by_line:
             return self.sums[self.stream.order[-1], i]
         return self.sums[line, self.held - 1]
@@ -242,10 +265,21 @@ class Block:
         if not self.stream.inside:
             free.append(self.regs["p_s"])
         free = [register for register in free if register != "sp"]
-        n4 = self.regs.named.get("n4", "")
         store_block(
-            self.asm, self.product.epilogue, groups, free, self.word, n4, across, self._next_line
+            self.asm,
+            self.product.epilogue,
+            groups,
+            free,
+            self.word,
+            self.regs.named.get("n4", ""),
+            across,
+            self._next_line,
+            self.kept[0] if self.kept else "",
         )
+
+    def leave(self) -> None:
+        if self.kept:
+            self.word("sw", self.kept[0], "c")
 
     @property
     def _lasting(self) -> list[str]:

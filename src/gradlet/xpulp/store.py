@@ -25,32 +25,38 @@ def store_block(
     n4: str = "",
     across: int = 0,
     meanwhile: Callable[[], None] = lambda: None,
+    c: str = "",
 ) -> None:
     """Each group is consecutive in memory, n4 bytes behind the one before.
 
-    c is moved behind the last group, or by `across` bytes. n4: its register, if it has one.
+    c is moved behind the last group, or by `across` bytes. c, n4: their registers, if any.
     meanwhile: what can be done until the pointer is there.
     """
     needed = [*([] if n4 else ["n4"]), *SETTINGS[epilogue]]
     spare = len(free) - 1 - len(needed) - max(TEMPORARY[epilogue], bool(across))
     if spare < 0:
         raise AssemblyError(f"{-spare} registers are missing for the store")
-    pointer, *others = free
-    word("lw", pointer, "c")
+    pointer, *others = free if across or not c else [c, *free]
+    if across and c:
+        asm.mv(pointer, c)
+    elif not c:
+        word("lw", pointer, "c")
     named = dict(zip(needed, others, strict=False))
     named["n4"] = n4 or named["n4"]
     for name in needed:
         word("lw", named[name], name)
     meanwhile()
     temporary = others[len(needed) :]
-    if across:
+    if across and c:
+        asm("addi", c, c, across)
+    elif across:
         asm("addi", temporary[0], pointer, across)
         word("sw", temporary[0], "c")
     for group in groups:
         elements = [(group[i], 4 * i) for i in (*range(1, len(group)), 0)]
         for at in range(0, len(elements), 2):
             _pair(asm, epilogue, elements[at : at + 2], pointer, named, temporary)
-    if not across:
+    if not across and not c:
         word("sw", pointer, "c")
 
 

@@ -63,8 +63,13 @@ static inline volatile uint32_t *gl_register(uint32_t address) { return (volatil
 #define GL_DMA_PITCH 0xffffu     /* of the lines of one command, at most */
 
 /* A core does this once, before its first copy: all its commands count on the counter that it gets
- * here, so that none has to be asked for later. Start-up does it. */
-static inline void gl_dma_open(void) { (void)*gl_register(GL_DMA); }
+ * here, so that none has to be asked for later. The bit of that counter in the status is kept in
+ * mscratch, which nothing else needs: there are no interrupts. Start-up does it. */
+static inline void gl_dma_open(void)
+{
+    const uint32_t counter = *gl_register(GL_DMA);
+    __asm__ volatile("csrw mscratch, %0" ::"r"(1u << counter));
+}
 
 static inline void gl_dma_1d(void *near, const void *far, uint32_t bytes, uint32_t direction)
 {
@@ -122,12 +127,14 @@ static inline void gl_dma_copy(
     }
 }
 
-/* Returns when no copy is under way any more. Polling disturbs nobody, as no memory bank is asked,
- * and is back sooner than a core that has to wake up. */
+/* Returns when no copy of this core is under way any more. Polling disturbs nobody, as no memory
+ * bank is asked, and is back sooner than a core that has to wake up. */
 static inline void gl_dma_wait_all(void)
 {
     volatile uint32_t *status = gl_register(GL_DMA + 4);
-    while (*status & 0xffffu) {} /* one bit per counter; above them, which ones are taken */
+    uint32_t own;
+    __asm__ volatile("csrr %0, mscratch" : "=r"(own));
+    while (*status & own) {}
     __asm__ volatile("" ::: "memory");
 }
 

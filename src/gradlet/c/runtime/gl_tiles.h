@@ -247,7 +247,7 @@ static inline void gl_tiles_begin(const gl_walk *walk, const gl_tiling *table, u
 /* Every core of the team calls this; near has room for the table, count is the number of tiles. table
  * is 0 if the call before has fetched it. next is the table of the call behind, which is fetched here
  * together with the windows that are early, or 0; its place is `other` bytes from this one's. */
-static __attribute__((noinline)) void gl_tiles_run(
+static __attribute__((noinline, unused)) void gl_tiles_run(
     gl_tiles *tiles, void *near, const gl_tiling *table, uint32_t bytes, int32_t count, const gl_tiling *next,
     uint32_t next_bytes, int32_t other)
 {

@@ -104,8 +104,9 @@ typedef struct {
     uint32_t counter_channel[MAX_COUNTERS]; /* that took it last */
     DmaExtent extent[MAX_COUNTERS];
     L3Bus l3;
-    uint64_t busy, busy_since, waited, polling_since, started, finished; /* cycles, then commands */
-    int32_t polling_cores;
+    uint64_t started, finished; /* commands */
+    uint64_t busy, busy_since, busy_until, waited, waited_since; /* cycles */
+    uint32_t polling; /* channels */
     uint64_t bytes[2], l3_bytes[2]; /* moved into L1, out of L1 */
     uint64_t port_free[4];
     int32_t counter_waiters[MAX_HARTS], counter_waiter_count;

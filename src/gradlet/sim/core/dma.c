@@ -164,8 +164,10 @@ static void account_bytes(Sim *sim, DmaCommand *command, uint32_t bytes)
     if (command->left_to_finish == 0) {
         command->next = dma->free_commands;
         dma->free_commands = command;
-        if (++dma->finished == dma->started)
+        if (++dma->finished == dma->started) {
             dma->busy += sim->now - dma->busy_since;
+            dma->busy_until = sim->now;
+        }
     }
 }
 

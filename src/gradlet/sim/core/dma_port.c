@@ -43,19 +43,29 @@ static uint32_t counter_status(const Sim *sim)
     return status;
 }
 
+/* The time in which a core waits ends when nothing is under way, even if it looks later. */
+static void end_of_waiting(Sim *sim)
+{
+    Dma *dma = &sim->dma;
+    uint64_t end = dma->started == dma->finished ? dma->busy_until : sim->now;
+
+    if (end > dma->waited_since)
+        dma->waited += end - dma->waited_since;
+}
+
 /* A core waits from the first look that finds transfers of its own under way to the first that
- * does not. Counted are the cycles in which at least one core does. */
+ * does not; the time of several cores counts once. */
 static uint32_t look_at_status(Sim *sim, uint32_t number)
 {
-    DmaChannel *channel = &sim->dma.channel[number];
+    Dma *dma = &sim->dma;
     uint32_t status = counter_status(sim);
-    bool under_way = (status & channel->own) != 0;
+    bool under_way = (status & dma->channel[number].own) != 0;
 
-    if (under_way && !channel->polling && sim->dma.polling_cores++ == 0)
-        sim->dma.polling_since = sim->now;
-    else if (!under_way && channel->polling && --sim->dma.polling_cores == 0)
-        sim->dma.waited += sim->now - sim->dma.polling_since;
-    channel->polling = under_way;
+    if (under_way && !dma->channel[number].polling && dma->polling++ == 0)
+        dma->waited_since = sim->now;
+    else if (!under_way && dma->channel[number].polling && --dma->polling == 0)
+        end_of_waiting(sim);
+    dma->channel[number].polling = under_way;
     watch_transfers_seen(sim, ~status);
     return status;
 }
@@ -175,8 +185,8 @@ bool dma_access(Core *core, const Insn *insn, uint32_t channel, uint32_t offset,
     return offset == 4;
 }
 
-/* out: cycles with a transfer under way, cycles that a core waited, commands, bytes into L1 and out
- * of it, and what of these bytes came from L3 and went there. */
+/* out: cycles with a transfer under way, those of them in which a core waited, commands, bytes into
+ * L1 and out of it, and what of these bytes came from L3 and went there. */
 void sim_dma_counters(const Sim *sim, uint64_t *out)
 {
     const Dma *dma = &sim->dma;

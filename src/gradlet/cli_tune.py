@@ -1,0 +1,138 @@
+"""The command `gradlet tune`: what it asks, and how results are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gradlet import target as targets
+from gradlet.cli_bench import numbers
+from gradlet.cli_options import settings
+from gradlet.errors import GradletError
+from gradlet.tune import Settings
+from gradlet.tuning import LayerTuning, Tuning, tune_conv2d, tune_project
+
+SHOWN = 20
+LAYERS = ("conv2d",)
+
+ProjectFolder = Annotated[
+    Path | None, typer.Argument(help="A project, made by build; or none, with --layer.")
+]
+Keep = Annotated[int, typer.Option("--keep", help="Candidates measured per call at first (K_T).")]
+Exhaustive = Annotated[bool, typer.Option("--exhaustive", help="Measure every candidate.")]
+Jobs = Annotated[int, typer.Option(help="Processes on this machine; 0: one per processor.")]
+Dask = Annotated[str, typer.Option(help="A Dask scheduler, tcp://HOST:PORT, instead.")]
+Layer = Annotated[str, typer.Option(help="Tune one layer instead of a project: conv2d.")]
+
+
+def tune_command(
+    folder: Path | None,
+    layer: str,
+    layer_options: dict[str, Any],
+    device: dict[str, Any],
+    chosen: Settings,
+    jobs: int,
+    dask: str,
+) -> Tuning | LayerTuning:
+    """A project, or a layer: exactly one of them."""
+    if bool(layer) == (folder is not None):
+        raise GradletError("name a project or a layer: gradlet tune DIR, or --layer conv2d")
+    if chosen.keep < 1:
+        raise GradletError(f"--keep {chosen.keep}: at least one candidate has to be measured")
+    with _bar() as progress:
+        if folder is not None:
+            return tune_project(folder, chosen, jobs=jobs, dask=dask, progress=progress)
+        if layer not in LAYERS:
+            raise GradletError(f"--layer {layer}: there is {', '.join(LAYERS)}")
+        shape, step, attributes = _conv2d(layer_options)
+        sizes = {**({"L1": device["l1"]} if device["l1"] else {}), **settings(device["set"] or [])}
+        target = targets.load(device["target"], cores=device["cores"], sizes=sizes)
+        return tune_conv2d(
+            attributes, shape, step, target, chosen, jobs=jobs, dask=dask, progress=progress
+        )
+
+
+def _conv2d(options: dict[str, Any]) -> tuple[list[int], str, dict[str, Any]]:
+    missing = [name for name in ("in", "out-channels", "kernel", "step") if not options[name]]
+    if missing:
+        raise GradletError(f"--layer conv2d needs {', '.join('--' + name for name in missing)}")
+    shape = numbers("--in", options["in"], (3,), 1, "CxHxW, such as 16x32x32")
+    kernel = numbers("--kernel", options["kernel"], (1, 2), 1, "K or HxW, such as 3 or 10x4")
+    stride = numbers("--stride", options["stride"], (1, 2), 1, "S or HxW, such as 2")
+    pad = numbers("--pad", options["pad"], (1, 2, 4), 0, "P or HxW, such as 1")
+    attributes = {
+        "out": options["out-channels"],
+        "kernel": list(kernel),
+        "stride": list(stride),
+        "padding": list(pad),
+        "groups": options["groups"],
+    }
+    return list(shape), options["step"], attributes
+
+
+@contextmanager
+def _bar() -> Iterator[Any]:
+    """What is done, of how much, and how long it will take."""
+    columns = (
+        TextColumn("measuring"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def progress(done: int, total: int, text: str) -> None:
+            bar.update(task, completed=done, total=total, description=text)
+
+        yield progress
+
+
+def show(value: dict[str, Any]) -> None:
+    if "nodes" in value:
+        _show_project(value)
+    else:
+        _show_layer(value)
+    print(
+        f"{value['evaluations']} candidates measured, {value['cache_hits']} known from before, "
+        f"{value['seconds']:.1f} s"
+    )
+    if value["model_error"] is not None:
+        print(f"the planner's own judgement is {100 * value['model_error']:.0f} % off (median)")
+
+
+def _show_project(value: dict[str, Any]) -> None:
+    table = Table(box=None)
+    for column in ("node", "kernel", "tiles", "before", "after", "gain"):
+        table.add_column(column, justify="left" if column in ("node", "kernel") else "right")
+    for node in value["nodes"]:
+        tiles = str(node["tile"]["tiles"]) if node["tile"] else ""
+        gain = f"{node['before'] / node['after']:.2f} x" if node["after"] else ""
+        cycles = (f"{node['before']:,}", f"{node['after']:,}")
+        table.add_row(node["name"], node["kernel"].removeprefix("gl_"), tiles, *cycles, gain)
+    Console().print(table)
+    rate = f", {value['mac_per_cycle']:.2f} MAC per cycle" if value["mac_per_cycle"] else ""
+    print(
+        f"a training step: {value['before_cycles']:,} -> {value['after_cycles']:,} cycles "
+        f"({value['gain']:.2f} x{rate})"
+    )
+
+
+def _show_layer(value: dict[str, Any]) -> None:
+    table = Table(box=None)
+    for column in ("tiles", "buffers", "kernel", "cycles", "MAC/cycle"):
+        table.add_column(column, justify="right" if column in ("cycles", "MAC/cycle") else "left")
+    for row in value["all"][:SHOWN]:
+        split = ", ".join(f"{name} by {size}" for name, size in row["split"]) or "whole"
+        buffers = "double" if row["ahead"] else "single"
+        rate = f"{row['mac_per_cycle']:.2f}"
+        table.add_row(split, buffers, row["variant"], f"{row['cycles']:,}", rate)
+    Console().print(table)

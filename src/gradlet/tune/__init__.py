@@ -1,0 +1,181 @@
+"""Measured choices for every call of a plan: tile sizes, order of loops, buffer mode, kernel.
+
+Keeps the type: a plan comes in, a plan that is quicker goes out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from gradlet.errors import GradletError
+from gradlet.plan import Options, Tiler, Wish, contexts, plan
+from gradlet.plan.model import Call, Plan
+from gradlet.target import Target
+from gradlet.tune.cache import Cache, key_of
+from gradlet.tune.measure import Job
+from gradlet.tune.pool import Pool
+from gradlet.tune.program import Function, build
+from gradlet.tune.search import Search, Settings
+
+__all__ = ["Node", "Settings", "Tuned", "Wish", "plan_with", "tune"]
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Node:
+    """What was found for a call: cycles by itself, of the planner's own choice and of the best."""
+
+    name: str
+    before: int | None
+    after: int | None
+    wish: Wish | None
+    candidates: int
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """evaluations: simulated; cache_hits: known before. model_error: of the planner's judgement,
+    the median deviation from what was measured, after scaling by the median ratio. measured: the
+    cycles of all candidates of each node that fit."""
+
+    plan: Plan
+    nodes: tuple[Node, ...]
+    evaluations: int
+    cache_hits: int
+    seconds: float
+    model_error: float | None
+    measured: tuple[Mapping[Wish, int], ...] = ()
+
+    @property
+    def wishes(self) -> dict[str, Wish]:
+        return {node.name: node.wish for node in self.nodes if node.wish is not None}
+
+
+def tune(
+    given: Plan,
+    settings: Settings | None = None,
+    *,
+    pool: Pool | None = None,
+    cache: Cache | None = None,
+    progress: Progress = lambda done, total, text: None,
+    options: Options | None = None,
+    only: Callable[[Call], bool] = lambda call: True,
+) -> Tuned:
+    """The plan with the quickest way that was found for each call, or for some of them."""
+    begin = time.perf_counter()
+    settings, options = settings or Settings(), options or Options()
+    if given.target.port != "pulp":
+        raise GradletError(
+            f"there is no simulator for '{given.target.name}' to measure on; tune a project that "
+            f"is built with --target pulp-open"
+        )
+    searches = [s for s in _searches(given, settings, options) if only(s.call)]
+    measuring = _Measuring(given.target, pool or Pool(), cache or Cache(), progress)
+    while True:
+        wanted = [(search, wish) for search in searches for wish in search.wanted()]
+        if not wanted:
+            break
+        measuring.measure(wanted)
+    nodes = tuple(_node(search) for search in searches)
+    wishes = {node.name: node.wish for node in nodes if node.wish is not None}
+    result = plan_with(given, wishes, options)
+    error = model_error(searches)
+    seconds = time.perf_counter() - begin
+    known = tuple({w: c for w, c in s.cycles.items() if c is not None} for s in searches)
+    return Tuned(result, nodes, measuring.evaluations, measuring.hits, seconds, error, known)
+
+
+def plan_with(given: Plan, wishes: Mapping[str, Wish], options: Options | None = None) -> Plan:
+    """The same network with these wishes."""
+    wished = replace(options or Options(), wishes=wishes)
+    return plan(given.graph, given.target, prefix=given.prefix, options=wished)
+
+
+def _searches(given: Plan, settings: Settings, options: Options) -> list[Search]:
+    found = contexts(given.graph, given.target, options)
+    if found is None:
+        storage_of = {name: b.name for b in given.buffers for name in b.tensors}
+        tiler = Tiler(given.graph, given.target, storage_of, (), {}, buffers=options.buffers)
+        return [Search(call, tiler, None, settings, given.graph) for call in given.calls]
+    tiler, by_name = found
+    return [
+        Search(context.call, tiler, context, settings, given.graph) for context in by_name.values()
+    ]
+
+
+def _node(search: Search) -> Node:
+    best = search.best()
+    own = next(iter(search.jobs), None)
+    return Node(
+        search.call.name,
+        search.cycles.get(own) if own else None,
+        search.cycles.get(best) if best else None,
+        best,
+        len(search.cycles),
+    )
+
+
+class _Measuring:
+    """Looks results up, simulates what is not known, and remembers."""
+
+    def __init__(self, target: Target, pool: Pool, cache: Cache, progress: Progress) -> None:
+        self.target, self.pool, self.cache, self.progress = target, pool, cache, progress
+        self.functions: set[Function] = set()
+        self.elf = b""
+        self.evaluations = self.hits = 0
+        self.done = self.total = 0
+
+    def measure(self, wanted: list[tuple[Search, Wish]]) -> None:
+        by_key: dict[str, list[tuple[Search, Wish]]] = {}
+        for search, wish in wanted:
+            by_key.setdefault(key_of(search.jobs[wish], self.target), []).append((search, wish))
+        known = self.cache.known(by_key)
+        self.hits += len(known)
+        for key, value in known.items():
+            _note(by_key[key], value)
+        missing = [key for key in by_key if key not in known]
+        if missing:
+            self._simulate({key: by_key[key] for key in missing})
+
+    def _simulate(self, missing: dict[str, list[tuple[Search, Wish]]]) -> None:
+        keys = list(missing)
+        jobs = [search.jobs[wish] for search, wish in (missing[key][0] for key in keys)]
+        self._provide(jobs)
+        self.total += len(jobs)
+        self.progress(self.done, self.total, "")
+        for number, cycles in self.pool.run(self.elf, self.target, jobs):
+            self.cache.add({keys[number]: cycles})
+            _note(missing[keys[number]], cycles)
+            self.evaluations += 1
+            self.done += 1
+            self.progress(self.done, self.total, missing[keys[number]][0][0].call.name)
+
+    def _provide(self, jobs: Iterable[Job]) -> None:
+        """A program with all functions that these jobs call; one that has them already is kept."""
+        needed = {function for job in jobs for function in job.functions.all}
+        if not needed <= self.functions:
+            self.functions |= needed
+            self.progress(self.done, max(self.total, 1), "compiling kernels")
+            self.elf = build(sorted(self.functions, key=lambda f: f.name), self.target)
+
+
+def _note(places: Iterable[tuple[Search, Wish]], cycles: int | None) -> None:
+    for search, wish in places:
+        search.cycles[wish] = cycles
+
+
+def model_error(searches: Iterable[Search]) -> float | None:
+    ratios = [
+        cycles / search.judged[wish]
+        for search in searches
+        for wish, cycles in search.cycles.items()
+        if cycles and search.judged.get(wish)
+    ]
+    if not ratios:
+        return None
+    scale = median(ratios)
+    return median(abs(ratio / scale - 1) for ratio in ratios)

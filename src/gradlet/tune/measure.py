@@ -1,0 +1,128 @@
+"""What candidates cost on the simulated cluster, from the first copy to past the last."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradlet.errors import GradletError
+from gradlet.kernels import Kernel
+from gradlet.plan.tiling import Tiling
+from gradlet.sim import SimError
+from gradlet.target import Target
+from gradlet.trial import Paused
+from gradlet.tune.image import Functions as Addresses
+from gradlet.tune.image import Place, table_image
+from gradlet.tune.program import TABLE_BYTES, Functions
+
+ALIGN = 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """One candidate. near: for each operand that is used in place, whether it lies near; bytes of
+    every operand by position, of scratch last."""
+
+    kernel: Kernel
+    tiling: Tiling
+    repeat: int
+    functions: Functions
+    near: tuple[bool, ...]
+    bytes: tuple[int, ...]
+    scratch: int = 0
+
+
+class TileTrial(Paused):
+    """A machine with the program of the candidates, for one of them."""
+
+    def cycles(self, job: Job) -> int | None:
+        """None if it does not fit."""
+        try:
+            places = self._places(job)
+            image = self._image(job, places)
+        except _NoRoom:
+            return None
+        if len(image) > TABLE_BYTES:
+            return None
+        table = self._far_end - -(-len(image) // ALIGN) * ALIGN
+        self.machine.write(table, image)
+        job_words = struct.pack("<IIi", table, len(image), job.tiling.count)
+        self.machine.write(self.place("gl_trial"), job_words)
+        self.reach("gl_trial_go")
+        begin = self.machine.cycles
+        self.reach("gl_trial_end")
+        return self.machine.cycles - begin
+
+    @property
+    def _far_end(self) -> int:
+        home = self.target.home
+        return home.base + home.size
+
+    def _image(self, job: Job, places: Sequence[Place]) -> bytes:
+        def address(name: str | None) -> int:
+            return self.place(name) if name else 0
+
+        functions = job.functions
+        return table_image(
+            job.tiling,
+            job.kernel,
+            job.repeat,
+            Addresses(
+                address(functions.first.name),
+                address(functions.more.name if functions.more else None),
+                address(functions.finish.name if functions.finish else None),
+            ),
+            places,
+        )
+
+    def _places(self, job: Job) -> list[Place]:
+        """Operands one behind the other, in the memories where the plan has them."""
+        near_memory, home = self.target.memories[0], self.target.home
+        stacks = self.target.stack * self.target.cores
+        near = _Bump(self.place("gl_l1_used"), near_memory.base + near_memory.size - stacks)
+        near_image = self.place("gl_l1_end") - self.place("gl_l1_start")
+        program = max(self.place("gl_data_end"), self.place("gl_l1_image") + near_image)
+        far = _Bump(max(home.base + self.target.code, program), self._far_end - TABLE_BYTES)
+        places = []
+        for position, window in enumerate(job.tiling.windows):
+            if window is None:
+                places.append(Place())
+            elif window.near:
+                slots = near.take(window.slots * window.slot_bytes)
+                stored = window.load or window.store
+                places.append(Place(far.take(job.bytes[position]) if stored else slots, slots))
+            else:
+                memory = near if job.near[position] else far
+                places.append(Place(memory.take(job.bytes[position])))
+        if job.scratch:
+            places.append(Place(near.take(job.scratch)))
+        return places
+
+
+class _NoRoom(Exception):
+    """A candidate that does not fit."""
+
+
+class _Bump:
+    def __init__(self, begin: int, end: int) -> None:
+        self.next, self.end = -(-begin // ALIGN) * ALIGN, end
+
+    def take(self, size: int) -> int:
+        at = self.next
+        self.next = at + -(-size // ALIGN) * ALIGN
+        if self.next > self.end:
+            raise _NoRoom
+        return at
+
+
+def measure(elf: bytes, target: Target, jobs: Sequence[Job]) -> list[int | None]:
+    """Each on a machine of its own, so that none depends on what ran before."""
+    results: list[int | None] = []
+    for job in jobs:
+        with TileTrial(elf, target) as trial:
+            try:
+                results.append(trial.cycles(job))
+            except SimError as error:
+                raise GradletError(f"{job.kernel.name}: {error}") from None
+    return results

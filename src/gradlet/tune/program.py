@@ -1,0 +1,114 @@
+"""One program for all candidates of a network: every kernel that any of them may use, and a small
+function for every way in which a call hands its operands to one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradlet import kernels
+from gradlet.compiler import build_program
+from gradlet.kernels import Kernel
+from gradlet.plan.tiling import Tiling
+from gradlet.target import Target
+from gradlet.trial import RUNTIME, link_script
+
+TABLE_BYTES = 4096
+WINDOWS = 20
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel over some operands of a frame, None for one that is left out."""
+
+    kernel: Kernel
+    operands: tuple[int | None, ...]
+    finishes: bool = False
+
+    @property
+    def name(self) -> str:
+        places = "_".join("x" if place is None else str(place) for place in self.operands)
+        return f"{self.kernel.name}_{places}"
+
+    def text(self) -> str:
+        arguments = ["me", *("0" if p is None else f"f->t[{p}]" for p in self.operands)]
+        if kernels.catalogue()[self.kernel.family].stepped:
+            arguments.append("step")
+        arguments.append("f->finish_sizes" if self.finishes else "f->sizes")
+        return (
+            f"void {self.name}(gl_core me, const gl_frame *f, int32_t step);\n"
+            f"void {self.name}(gl_core me, const gl_frame *f, int32_t step)\n"
+            f"{{\n    (void)step;\n    {self.kernel.name}({', '.join(arguments)});\n}}\n"
+        )
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Those of one tiled call: of its first tiles, of those that add, of the update behind."""
+
+    first: Function
+    more: Function | None = None
+    finish: Function | None = None
+
+    @property
+    def all(self) -> tuple[Function, ...]:
+        return tuple(f for f in (self.first, self.more, self.finish) if f)
+
+
+def functions_of(kernel: Kernel, tiling: Tiling, outputs: int) -> Functions:
+    """Operands by their position in the call; scratch is behind them all."""
+    count = len(tiling.windows)
+
+    def over(chosen: Kernel, positions: Sequence[int], *, first: bool) -> Function:
+        places: list[int | None] = []
+        for position in positions:
+            window = tiling.windows[position]
+            left_out = window is None or (window.once and not first)
+            places.append(None if left_out else position)
+        if kernels.variant_of(chosen).scratch:
+            places.append(count)
+        return Function(chosen, tuple(places))
+
+    made, taken = map(len, kernels.operands(kernel))
+    results = [tiling.made_in] if tiling.made_in else list(range(made))
+    positions = [*results, *range(outputs, outputs + taken)]
+    more = over(tiling.more, positions, first=False) if tiling.more else None
+    finish = None
+    if tiling.finish:
+        finish = Function(tiling.finish, tiling.finish_operands, finishes=True)
+    return Functions(over(kernel, positions, first=True), more, finish)
+
+
+def build(functions: Sequence[Function], target: Target) -> bytes:
+    """The ELF that has all of these."""
+    used = sorted({function.kernel for function in functions}, key=lambda kernel: kernel.name)
+    with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
+        folder = Path(name)
+        (folder / "gl_port.h").write_text(f'#include "gl_port_{target.port}.h"\n')
+        (folder / "link.ld").write_text(link_script(target, 0))
+        texts = [f.text() for f in sorted(set(functions), key=lambda f: f.name)]
+        calls = folder / "functions.c"
+        calls.write_text('#include "gl_tiles.h"\n#include "kernels.h"\n\n' + "\n".join(texts))
+        (folder / "kernels.h").write_text(kernels.header(used))
+        sources = []
+        for kernel in used:
+            sources.append(folder / f"{kernel.name}.c")
+            sources[-1].write_text(kernels.render(kernel))
+        changing = [RUNTIME / target.port / n for n in ("tiles_trial.c", "start.S", "team.c")]
+        defines = [
+            f"GL_CORES={target.cores}",
+            f"GL_STACK={target.stack}",
+            f"GL_TABLE={TABLE_BYTES}",
+            f"GL_TILE_WINDOWS={WINDOWS}",
+        ]
+        elf = build_program(
+            [*changing, calls, *sources],
+            folder / "tune.elf",
+            flags=target.flags,
+            script=folder / "link.ld",
+            include=[folder, RUNTIME],
+            defines=dict.fromkeys([*changing, calls], defines),
+        )
+        return elf.read_bytes()

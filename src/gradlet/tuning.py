@@ -1,0 +1,192 @@
+"""The verb tune: a project becomes quicker, and is told by how much, node by node."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gradlet import tune as tuner
+from gradlet.api import training_graph
+from gradlet.capture import capture
+from gradlet.emit.project import Project, emit, load
+from gradlet.engines import sim
+from gradlet.engines.costs import run_json
+from gradlet.errors import GradletError
+from gradlet.plan import Call, Options, Plan, plan
+from gradlet.target import Target
+from gradlet.tune import Settings, Tuned, Wish, plan_with
+from gradlet.tune.pool import Pool
+
+Progress = Callable[[int, int, str], None]
+STEPS = {
+    "forward": "conv2d",
+    "input_grad": "conv2d_input_grad",
+    "weight_grad": "conv2d_weight_grad",
+}
+
+
+def quiet(done: int, total: int, text: str) -> None:
+    """No progress is shown."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Cycles of a whole training step before and after, and what was found."""
+
+    project: Project
+    tuned: Tuned
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        before, after = self.before["cycles"][-1], self.after["cycles"][-1]
+        return {
+            "project": str(self.project.folder),
+            "before_cycles": before,
+            "after_cycles": after,
+            "gain": before / after,
+            "mac_per_cycle": self.after["mac_per_cycle"],
+            "transfers": self.after["transfers"],
+            "evaluations": self.tuned.evaluations,
+            "cache_hits": self.tuned.cache_hits,
+            "seconds": self.tuned.seconds,
+            "model_error": self.tuned.model_error,
+            "nodes": list(self._nodes()),
+        }
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        measured = {node.name: node for node in self.tuned.nodes}
+        return [
+            {
+                "name": new["name"],
+                "kernel": new["kernel"],
+                "tile": new["tile"],
+                "before": old["cycles"],
+                "after": new["cycles"],
+                "candidates": measured[new["name"]].candidates if new["name"] in measured else 0,
+            }
+            for old, new in zip(self.before["nodes"], self.after["nodes"], strict=True)
+        ]
+
+
+def tune_project(
+    project: Project | Path | str,
+    settings: Settings | None = None,
+    *,
+    jobs: int = 0,
+    dask: str = "",
+    progress: Progress = quiet,
+) -> Tuning:
+    """Tune a project and write it anew, unless nothing quicker was found."""
+    project = project if isinstance(project, Project) else load(Path(project))
+    pool = Pool(jobs, dask)
+    try:
+        tuned = tuner.tune(project.plan, settings, pool=pool, progress=progress)
+    finally:
+        pool.close()
+    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
+        before = _measured(project.plan, Path(folder) / "before")
+        best, after = project.plan, before
+        for candidate in _plans(project.plan, tuned, before, Path(folder)):
+            found = _measured(candidate, Path(folder) / "after")
+            if found["cycles"][-1] < after["cycles"][-1]:
+                best, after = candidate, found
+    if best is not project.plan:
+        project = emit(best, project.folder)
+    return Tuning(project, tuned, before, after)
+
+
+def _plans(given: Plan, tuned: Tuned, before: Mapping[str, Any], folder: Path) -> list[Plan]:
+    """With all wishes; and without those of nodes that are no quicker in the whole."""
+    after = _measured(tuned.plan, folder / "all")
+    old = {node["name"]: node["cycles"] for node in before["nodes"]}
+    gained = {n["name"] for n in after["nodes"] if n["cycles"] < old[n["name"]]}
+    wishes = {name: wish for name, wish in tuned.wishes.items() if name in gained}
+    return [tuned.plan, plan_with(given, wishes)]
+
+
+def _measured(plan: Plan, folder: Path) -> dict[str, Any]:
+    project = emit(plan, folder)
+    return run_json(project, sim.run(project, steps=2))
+
+
+@dataclass(frozen=True)
+class LayerTuning:
+    """One step of one layer: every candidate that was measured, the quickest first."""
+
+    label: str
+    tuned: Tuned
+    ranked: tuple[tuple[Wish, int], ...]
+    macs: int
+
+    def to_json(self) -> dict[str, Any]:
+        node = self.tuned.nodes[0]
+        rows = [
+            {**asdict(wish), "cycles": cycles, "mac_per_cycle": self.macs / cycles}
+            for wish, cycles in self.ranked
+        ]
+        return {
+            "layer": self.label,
+            "before_cycles": node.before,
+            "after_cycles": node.after,
+            "evaluations": self.tuned.evaluations,
+            "cache_hits": self.tuned.cache_hits,
+            "seconds": self.tuned.seconds,
+            "model_error": self.tuned.model_error,
+            "best": rows[0] if rows else None,
+            "all": rows,
+        }
+
+
+def tune_conv2d(
+    layer: Mapping[str, Any],
+    shape: list[int],
+    step: str,
+    target: Target,
+    settings: Settings | None = None,
+    *,
+    jobs: int = 0,
+    dask: str = "",
+    progress: Progress = quiet,
+) -> LayerTuning:
+    """A convolution by itself, its data in the far memory: what is quickest on this device."""
+    if step not in STEPS:
+        raise GradletError(f"--step {step}: one of {', '.join(STEPS)}")
+    given = _layer_plan(layer, shape, target)
+    pool = Pool(jobs, dask)
+    try:
+        tuned = tuner.tune(
+            given,
+            settings,
+            pool=pool,
+            progress=progress,
+            options=Options(buffers="double"),
+            only=lambda call: _computes(given, call, STEPS[step]),
+        )
+    finally:
+        pool.close()
+    call = next(c for c in given.calls if c.name == tuned.nodes[0].name)
+    ranked = sorted(tuned.measured[0].items(), key=lambda item: (item[1], str(item[0])))
+    return LayerTuning(f"conv2d {step}", tuned, tuple(ranked), call.macs)
+
+
+def _computes(given: Plan, call: Call, op: str) -> bool:
+    ops = {node.name: node.op for node in given.graph.nodes}
+    own = {*call.outputs, *call.inputs} & {"layer.weight", "layer.weight.next"}
+    return ops[call.nodes[0]] == op and bool(own)
+
+
+def _layer_plan(layer: Mapping[str, Any], shape: list[int], target: Target) -> Plan:
+    """A network around the layer: one before it that is trained, so that all steps are there."""
+    lines = [f"input = {shape}", 'name = "layer"', "[training]", 'loss = "mse"']
+    lines += ["[[layer]]", 'op = "conv2d"', 'name = "before"', f"out = {shape[0]}", "kernel = 1"]
+    lines += ["[[layer]]", 'op = "conv2d"', 'name = "layer"']
+    lines += [f"{key} = {value}" for key, value in layer.items()]
+    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
+        path = Path(folder) / "layer.toml"
+        path.write_text("\n".join(lines) + "\n")
+        captured = capture(str(path))
+    return plan(training_graph(captured), target, options=Options(buffers="double"))

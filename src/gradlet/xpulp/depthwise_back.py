@@ -1,0 +1,126 @@
+"""Depthwise convolution with 3 x 3 taps, stride 2 and padding 1: the gradient of its input.
+
+A row of dy makes an even row of dx alone, ends the odd row above it and begins the one below. A
+strip is `cells` pixels of dy wide, twice that in dx; an odd pixel needs the next dy as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gradlet.xpulp.asm import SAVED, Asm
+from gradlet.xpulp.depthwise import KERNEL, REGISTERS, RUN
+
+CELLS = range(1, 5)
+INSIDE, EVEN, ODD = 0, 1, 2
+"""How a strip ends: with another behind it, or with an image of even or odd width."""
+FIELDS = ("x", "y", "w", "turns", "below", "count", "x_step", "y_step")
+
+
+def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    strips = [_Strip(c, kind, epilogue == "sum") for c in CELLS for kind in (INSIDE, EVEN, ODD)]
+    return {
+        "functions": "\n\n".join(strip.function() for strip in strips),
+        "table": ", ".join(strip.name for strip in strips),
+        "widest": CELLS[-1],
+    }
+
+
+class _Strip:
+    def __init__(self, cells: int, kind: int, added: bool) -> None:
+        self.name = f"strip_{cells}_{kind}"
+        self.asm, self.added = Asm(self.name), added
+        self.width = 2 * cells - (kind == ODD)
+        names = iter(REGISTERS)
+        self.given = [next(names) for _ in range(cells + (kind == INSIDE))]
+        self.odd = [next(names) for _ in range(self.width)]
+        self.taps = [[next(names) for _ in range(KERNEL)] for _ in range(KERNEL)]
+        self.x, self.y, self.x_step, self.y_step = (next(names) for _ in range(4))
+        self.even, self.spare = next(names), next(names)
+
+    def function(self) -> str:
+        asm, count = self.asm, self.even
+        saved = ["ra", *SAVED]
+        asm.push(saved)
+        for register, field in (
+            *((self.x, "x"), (self.y, "y")),
+            *((self.x_step, "x_step"), (self.y_step, "y_step")),
+        ):
+            self._get(register, field)
+        asm.label("channel")
+        self._load_taps()
+        self._row(first=True)
+        self._get(count, "turns")
+        asm("nop")
+        asm.branch("beqz", count, to="end")
+        with asm.loop(0, count):
+            self._row(first=False)
+        asm.label("end")
+        self._get(count, "below")
+        asm("nop")
+        asm.branch("beqz", count, to="done")
+        for pixel, register in enumerate(self.odd):
+            self._store(register, pixel)
+        asm.label("done")
+        self._get(count, "count")
+        asm("nop")
+        asm("addi", count, count, -1)
+        self._put(count, "count")
+        asm.branch("bnez", count, to="channel")
+        asm.pop(saved)
+        return asm.function("struct run *run")
+
+    def _get(self, register: str, field: str) -> None:
+        self.asm.lw(register, RUN, 4 * FIELDS.index(field))
+
+    def _put(self, register: str, field: str) -> None:
+        self.asm.sw(register, RUN, 4 * FIELDS.index(field))
+
+    def _load_taps(self) -> None:
+        pointer = self.even
+        self._get(pointer, "w")
+        self.asm("nop")
+        for register in (register for line in self.taps for register in line):
+            self.asm.lw_post(register, pointer, 4)
+        self._put(pointer, "w")
+
+    def _row(self, *, first: bool) -> None:
+        """One row of dy; above the first there is nothing to end."""
+        asm = self.asm
+        for index, register in enumerate(self.given):
+            step = self.x_step if index == len(self.given) - 1 else 4
+            asm.lw_post(register, self.x, step)
+        if len(self.given) == 1:
+            asm("nop")
+        for pixel, total in enumerate(self.odd) if not first else ():
+            self._sum(0, pixel, total, total)
+            self._store(total, pixel)
+        for pixel in range(self.width):
+            self._sum(1, pixel, self.even, "zero")
+            self._store(self.even, pixel)
+        for pixel, total in enumerate(self.odd):
+            self._sum(2, pixel, total, "zero")
+
+    def _sum(self, line: int, pixel: int, total: str, start: str) -> None:
+        for given, tap in self._meets(pixel):
+            self.asm("fmadd.s", total, self.given[given], self.taps[line][tap], start)
+            start = total
+
+    def _meets(self, pixel: int) -> Iterator[tuple[int, int]]:
+        """(dy, tap) of a pixel of dx."""
+        cell = pixel // 2
+        if pixel % 2 == 0:
+            yield cell, 1
+            return
+        yield cell, 2
+        if cell + 1 < len(self.given):
+            yield cell + 1, 0
+
+    def _store(self, register: str, pixel: int) -> None:
+        if self.added:
+            self.asm.lw(self.spare, self.y)
+            self.asm("nop")
+            self.asm("fadd.s", register, self.spare, register)
+        step = self.y_step if pixel == self.width - 1 else 4
+        self.asm.sw_post(register, self.y, step)

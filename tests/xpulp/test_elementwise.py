@@ -1,0 +1,101 @@
+"""Element-wise kernels in assembler: any count, in place as well, with NaN and signed zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradlet import kernels
+from gradlet.graph import Array
+from gradlet.kernels import Kernel
+from gradlet.ops.base import Size
+from gradlet.trial import Trial
+from tests.xpulp.support import Twins, cluster, same_bits
+
+USED = [kernel for kernel in kernels.kernels() if kernel.variant == "stretch"]
+SPECIAL = np.array([0x7FC00000, 0xFFC00000, 0x80000000, 0, 0x7F800000, 0xFF800000, 1], np.uint32)
+HYPER = np.array([0.5, 0.25], np.float32)
+
+
+def random(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    value = generator.standard_normal(shape).astype(np.float32)
+    where = generator.random(shape) < 0.05
+    value[where] = generator.choice(SPECIAL, int(where.sum())).view(np.float32)
+    return value
+
+
+def broadcast(
+    generator: np.random.Generator, count: int
+) -> tuple[dict[str, Size], list[tuple[int, ...]], tuple[int, ...]]:
+    """Sizes of a binary kernel, the shapes of its operands and of its result."""
+    outer = generator.integers(1, 3, 5) if generator.random() < 0.5 else np.ones(5, int)
+    shape = (*map(int, outer), count)
+    operands = []
+    for _ in range(2):
+        repeated = generator.random(6) < 0.3
+        operands.append(tuple(1 if r else n for r, n in zip(repeated, shape, strict=True)))
+    steps = [_steps(operand) for operand in operands]
+    sizes: dict[str, Size] = {"extent": shape, "a_step": steps[0], "b_step": steps[1]}
+    return sizes, operands, shape
+
+
+def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
+    steps, step = [], 1
+    for extent in reversed(shape):
+        steps.append(0 if extent == 1 else step)
+        step *= extent
+    return tuple(reversed(steps))
+
+
+def jobs(
+    kernel: Kernel, count: int, seed: int
+) -> Iterator[tuple[Array, list[Array], dict[str, Size], dict[int, int]]]:
+    generator = np.random.default_rng(seed)
+    for number in range(count):
+        size = int(generator.integers(1, generator.choice([4, 20, 60])))
+        if kernel.family == "binary":
+            sizes, shapes, result = broadcast(generator, size)
+        else:
+            sizes, shapes, result = {"count": size}, [(size,), (size,)], (size,)
+        inputs = [random(generator, shape) for shape in shapes[: 1 if kernel.mode == "relu" else 2]]
+        if kernel.family == "sgd":
+            inputs.append(HYPER)
+        in_place = {0: 0} if number % 3 == 0 and shapes[0] == result else {}
+        yield np.full(result, np.nan, np.float32), inputs, sizes, in_place
+
+
+def expected(kernel: Kernel, inputs: list[Array]) -> Any:
+    """What the definition says; one operation more or less exactly, so float32 will do."""
+    first, *others = inputs
+    if kernel.mode == "relu":
+        return np.where(first <= 0, np.float32(0), first)
+    (second, *_) = others
+    if kernel.mode == "relu_grad":
+        return np.where(second > 0, first, np.float32(0))
+    if kernel.mode == "sgd":
+        return first - HYPER[0] * (second + HYPER[1] * first)
+    made: Array = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[kernel.mode](
+        first, second
+    )
+    return made
+
+
+@pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_thousand_counts(kernel: Kernel, tmp_path: Path) -> None:
+    """A thousand for each variant, over all of its modes."""
+    count = -(-1000 // len(kernels.variant_of(kernel).modes))
+    twins = Twins([kernel], tmp_path, 8)
+    with Trial([kernel], cluster(), sanitize=True) as trial:
+        for output, inputs, sizes, in_place in jobs(kernel, count, seed=3):
+            made = trial.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
+            value = np.broadcast_to(expected(kernel, inputs), output.shape)
+            assert np.allclose(made[0], value, rtol=1e-6, atol=1e-6, equal_nan=True), sizes
+            same = twins.call(kernel, [output], inputs, sizes)
+            # which NaN it is depends on the machine
+            known = ~np.isnan(value)
+            assert same_bits([made[0][known]], [same[0][known]]), sizes
