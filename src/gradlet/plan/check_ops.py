@@ -39,17 +39,17 @@ def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
 def _operands(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     """Each window is on the operand of its position, and sees of it what the op says."""
     op = OPS[site.node.op]
-    names = [*call.outputs, *call.inputs, *([site.outs[0].name] if tiling.finish else [])]
+    names = [*call.outputs, *call.inputs, *([site.outs[0].name] if tiling.made_in else [])]
     seen = [window.tensor if window else "" for window in tiling.windows]
     if seen != names:
         yield f"windows are on {seen}, operands are {names}"
         return
-    slots = [slot.rstrip("?") for slot in op.outputs]
-    fused = len(call.nodes) > 1
-    slots = slots[:1] * len(call.outputs) if fused else slots
-    slots += [*(slot.rstrip("?") for slot in op.inputs), *([""] * (len(call.inputs)))]
-    slots = slots[: len(call.outputs) + len(call.inputs)]
-    slots += [op.outputs[0].rstrip("?")] if tiling.finish else []
+    results = [slot.rstrip("?") for slot in op.outputs]
+    operands = [slot.rstrip("?") for slot in op.inputs]
+    # settings of an update are needed whole; what follows goes with the result
+    more = [("" if call.updates else results[0])] * (len(call.inputs) - len(operands))
+    slots = results[:1] * len(call.outputs) if call.updates else results[: len(call.outputs)]
+    slots += [*operands, *more, *(results[:1] if tiling.made_in else [])]
     for window, slot in zip(tiling.windows, slots, strict=True):
         if window is None:
             continue
@@ -73,8 +73,10 @@ def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield "tiles of a sum have no kernel that adds them"
     elif tiling.more and (tiling.more.mode, tiling.more.epilogue) != (call.kernel.mode, "sum"):
         yield f"{tiling.more.name} does not add tiles up"
-    if (summed and len(call.nodes) > 1) != (tiling.finish is not None):
+    if call.updates and summed != (tiling.finish is not None and tiling.made_in > 0):
         yield "the update of a sum of tiles does not come after the last of them"
+    if not call.updates and (call.follow is None) != (tiling.finish is None):
+        yield "what follows the tiles is left out"
 
 
 def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:
