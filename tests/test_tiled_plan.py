@@ -34,7 +34,7 @@ def test_it_has_what_is_broken_below(lenet: Plan) -> None:
     windows = [w for t in lenet.tilings for w in t.windows if w]
     assert any(w.early for w in windows)
     assert any(t.finish for t in lenet.tilings)
-    assert any(t.more and not t.finish for t in lenet.tilings)
+    assert any(t.more and not t.made_in for t in lenet.tilings)
     assert {w.slots for w in windows} >= {0, 1, 2, 3}
     check_plan(lenet)
 

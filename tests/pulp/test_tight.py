@@ -27,8 +27,8 @@ def test_they_differ_in_all_respects(plans: dict[int, Plan]) -> None:
     assert sum(bool(p.tilings) for p in found) > len(plans) / 2
     tilings = [t for p in found for t in p.tilings]
     assert {t.ahead for t in tilings} == {True, False}
-    assert any(t.finish for t in tilings)
-    assert any(t.more and not t.finish for t in tilings)
+    assert any(t.made_in for t in tilings)
+    assert any(t.more and not t.made_in for t in tilings)
     assert any(w.early for t in tilings for w in t.windows if w)
     assert {len(p.target.memories) for p in found} == {2, 3}
     assert {p.graph.layout for p in found} == {"chw", "hwc"}
