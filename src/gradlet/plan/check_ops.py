@@ -13,7 +13,7 @@ from gradlet.plan.tiling import Tiling
 
 def tiling_faults(site: Site, call: Call) -> Iterator[str]:
     """site: of the call's first node."""
-    tiling = call.tiling
+    tiling, site = call.tiling, OPS[site.node.op].flat(site)
     if tiling is None:
         return
     found = [*_axes(site, tiling), *_operands(site, call, tiling), *_sums(site, call, tiling)]
@@ -39,17 +39,19 @@ def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
 def _operands(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     """Each window is on the operand of its position, and sees of it what the op says."""
     op = OPS[site.node.op]
-    names = [*call.outputs, *call.inputs, *([site.outs[0].name] if tiling.finish else [])]
+    adds_up = tiling.finish is not None and call.updates
+    names = [*call.outputs, *call.inputs, *([site.outs[0].name] if adds_up else [])]
     seen = [window.tensor if window else "" for window in tiling.windows]
     if seen != names:
         yield f"windows are on {seen}, operands are {names}"
         return
     slots = [slot.rstrip("?") for slot in op.outputs]
-    fused = len(call.nodes) > 1
-    slots = slots[:1] * len(call.outputs) if fused else slots
-    slots += [*(slot.rstrip("?") for slot in op.inputs), *([""] * (len(call.inputs)))]
+    result = slots[0]
+    slots = [result] * len(call.outputs) if call.updates else slots
+    rest = result if call.follow else ""  # what follows goes with the result, settings are whole
+    slots += [*(slot.rstrip("?") for slot in op.inputs), *([rest] * len(call.inputs))]
     slots = slots[: len(call.outputs) + len(call.inputs)]
-    slots += [op.outputs[0].rstrip("?")] if tiling.finish else []
+    slots += [result] if adds_up else []
     for window, slot in zip(tiling.windows, slots, strict=True):
         if window is None:
             continue
@@ -73,8 +75,12 @@ def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield "tiles of a sum have no kernel that adds them"
     elif tiling.more and (tiling.more.mode, tiling.more.epilogue) != (call.kernel.mode, "sum"):
         yield f"{tiling.more.name} does not add tiles up"
-    if (summed and len(call.nodes) > 1) != (tiling.finish is not None):
-        yield "the update of a sum of tiles does not come after the last of them"
+    if (summed and call.updates or call.follow is not None) != (tiling.finish is not None):
+        yield "what comes after the last tile of a sum, or after every tile, does not"
+    if call.follow and tiling.finish_operands != call.follow.operands:
+        yield "what follows has other operands"
+    if tiling.made_in != (len(tiling.windows) - 1 if summed and call.updates else 0):
+        yield "tiles add up elsewhere than where they are looked for"
 
 
 def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:
