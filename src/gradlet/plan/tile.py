@@ -237,7 +237,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         transfer, first, last = _transfers(copied, loops, counts)
         hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
         visible = first + last if problem.ahead else transfer
-        cost = hidden + 2 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
+        cost = hidden + 2.5 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
         if best is None or cost < best.cost:
             best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
     assert best is not None
@@ -252,8 +252,9 @@ def slots(operand: Operand, moves: bool, ahead: bool) -> int:
 
 
 def _innermost(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
-    *_, last = [(1, 1), *operand.ranges_box(tile, axes)]
-    return last[0]
+    """Of a vector it is nothing: its elements are shared out themselves."""
+    extents = [extent for extent, _ in operand.ranges_box(tile, axes)]
+    return extents[-1] if len(extents) > 1 else 1
 
 
 def _transfers(
