@@ -50,7 +50,7 @@ def _with_l3(graph: Graph, cores: int, buffers: str, l1: int, need: int, share: 
     """With an L2 for a share of the data and for the tables."""
     l2 = load_target("pulp-open").code + 4096 + int(need * share)
     while True:
-        sizes = {"L1": l1, "L2": _stepped(l2), "L3": "8M"}
+        sizes: dict[str, str | int] = {"L1": l1, "L2": _stepped(l2), "L3": "8M"}
         try:
             target = load_target("pulp-open", cores=cores, sizes=sizes)
             return plan(graph, target, options=Options(buffers=buffers))

@@ -75,7 +75,7 @@ def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield "tiles of a sum have no kernel that adds them"
     elif tiling.more and (tiling.more.mode, tiling.more.epilogue) != (call.kernel.mode, "sum"):
         yield f"{tiling.more.name} does not add tiles up"
-    if (summed and call.updates or call.follow is not None) != (tiling.finish is not None):
+    if ((summed and call.updates) or call.follow is not None) != (tiling.finish is not None):
         yield "what comes after the last tile of a sum, or after every tile, does not"
     if call.follow and tiling.finish_operands != call.follow.operands:
         yield "what follows has other operands"

@@ -200,8 +200,8 @@ class TileReplay:
             window = self.tiling.windows[position]
             assert window is not None
             box = self.boxes[position]
-            slot = self._slot(position, self.slots[position], len(box))
-            slot[:] = self._home(window)[box][: len(slot)]
+            words = self._slot(position, self.slots[position], len(box))
+            words[:] = self._home(window)[box][: len(words)]
 
     def _apart(
         self,

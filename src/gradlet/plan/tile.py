@@ -237,7 +237,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         transfer, first, last = _transfers(copied, loops, counts)
         hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
         visible = first + last if problem.ahead else transfer
-        cost = hidden + 2.5 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
+        cost = hidden + 2 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
         if best is None or cost < best.cost:
             best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
     assert best is not None
