@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import gradlet
 from gradlet.api import Request
+from gradlet.engines import host
 from gradlet.errors import DoesNotFit
 from gradlet.recipe import Recipe
 from gradlet.report.fit import explain
@@ -51,7 +53,7 @@ def ways(text: str) -> dict[str, str]:
 def test_level_bytes_and_consumers_are_named() -> None:
     text = message(request("4k", optimizer="adam"))
     used = need(optimizer="adam")
-    assert f"needs {used:,} bytes, the target 'host' has 4,096 of RAM for data" in text
+    assert f"needs {used:,} bytes of RAM, the target 'host' has 4,096 of RAM for data" in text
     assert f"({used - 4096:,} missing in RAM)" in text
     consumers = re.findall(r"(\S+) \(([\d,]+) bytes, (\w+) of (\S+)\)", text)
     assert len(consumers) == 3
@@ -145,3 +147,58 @@ def test_build_in_python_says_the_same(tmp_path: Path) -> None:
     with pytest.raises(DoesNotFit, match="It would fit with"):
         gradlet.build(deep(), tmp_path / "p", target="host", memories=small, inputs=inputs)
     assert not (tmp_path / "p").exists()
+
+
+def test_micro_batches_make_the_same_update(tmp_path: Path) -> None:
+    """Where the activations of a batch are what does not fit."""
+
+    def wish(batch: int, room: int | str, accumulate: int = 1) -> Request:
+        torch.manual_seed(0)
+        layers = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]
+        options = {"inputs": (torch.randn(64, 4),), "batch": batch}
+        recipe = Recipe(loss="mse", momentum=0.9, accumulate=accumulate)
+        memories = {"RAM": room}
+        return Request(
+            nn.Sequential(*layers), "host", None, memories, "chw", "net", recipe, options
+        )
+
+    room = wish(16, "1M", 4).plan().used
+    assert wish(32, "1M", 2).plan().used > room
+    text = message(wish(64, room))
+    assert f"--batch 16 --accumulate 4  {room:,} bytes of RAM, the same update as with" in text
+    assert 16 <= int(ways(text)["batch"]) < 32  # and without accumulation
+    whole, parts = wish(64, "1M").plan(), wish(16, room, 4).plan()
+    samples = {name: value[:1] for name, value in whole.graph.samples.items()}
+    cut = {name: value.reshape(4, 16, *value.shape[2:]) for name, value in samples.items()}
+    runs = [
+        host.run(gradlet.emit(p, tmp_path / f"p{n}"), states=True, samples=fed)
+        for n, (p, fed) in enumerate(((whole, samples), (parts, cut)))
+    ]
+    for name in whole.graph.trained:
+        np.testing.assert_allclose(runs[0].states[0][name], runs[1].states[0][name], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "recipe"),
+    [
+        (nn.BatchNorm1d(16), {}),
+        (nn.Dropout(0.5), {}),
+        (nn.Tanh(), {"reduction": "sum"}),
+        (nn.Tanh(), {"class_weights": (1.0, 2.0, 3.0)}),
+    ],
+    ids=["batch statistics", "chance", "sums", "weighted means"],
+)
+def test_no_micro_batches_where_they_are_not_the_same(
+    layer: nn.Module, recipe: Mapping[str, Any]
+) -> None:
+    module = nn.Sequential(nn.Linear(16, 16), layer, nn.Linear(16, 3))
+    few, many = (replace(request("1M", n, **recipe), model=module) for n in (2, 8))
+    text = message(replace(many, memories={"RAM": few.plan().used}))
+    assert "--batch" in text
+    assert "--accumulate" not in text
+
+
+def test_a_third_memory_where_there_can_be_one() -> None:
+    wish = replace(request("4k", optimizer="adam"), target="pulp-open")
+    text = message(replace(wish, memories={"L1": "16k", "L2": "140k"}))
+    assert re.search(r"--l3 8M +[\d,]+ bytes of L[23], an L3$", text, re.M), text

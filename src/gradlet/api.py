@@ -81,6 +81,7 @@ class Request:
             partial(self._again, captured, recipe),
             update=recipe.update,
             input_shape=self.capture_options.get("input_shape"),
+            accumulate=recipe.accumulate if _is_mean(recipe) else 0,
         )
         raise DoesNotFit(text)
 
@@ -90,8 +91,9 @@ class Request:
         return (self.recipe or _wished)(captured.defaults)
 
     def _again(self, captured: Captured, recipe: Recipe, **changes: Any) -> Plan:
-        """The plan with another update, batch, input_shape or memories, if it fits."""
-        recipe = replace(recipe, update=changes.get("update", recipe.update))
+        """The plan with another update, accumulate, batch, input_shape or memories, if it fits."""
+        wished = {key: changes[key] for key in ("update", "accumulate") if key in changes}
+        recipe = replace(recipe, **wished)
         anew = {key: value for key, value in changes.items() if key in ("batch", "input_shape")}
         if anew:
             captured = capture(self.model, **{**self.capture_options, **anew})
@@ -99,6 +101,11 @@ class Request:
         device = targets.load(self.target, cores=self.cores, sizes=sizes)
         graph = training_graph(captured, recipe, layout=self.layout)
         return plan(graph, device, options=self.planning)
+
+
+def _is_mean(recipe: Recipe) -> bool:
+    """Whether the loss of a batch is the mean of those of its parts."""
+    return recipe.reduction == "mean" and not recipe.class_weights
 
 
 def build(

@@ -106,20 +106,26 @@ def _draft(graph: Graph, target: Target, prefix: str, options: Options) -> _Draf
 def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     """Ways to use the memories, the fastest first."""
     near, home, last = draft.target.memories[0], draft.target.home, draft.target.memories[-1]
-    if options.buffers in ("auto", "l1") or near == home:
-        least = lower_bound(draft.requests) + sum(s.bytes for s in draft.persistent)
-        if least <= draft.target.room(near) or near == home or options.buffers == "l1":
-            yield draft.placed(near)
+    forever = sum(s.bytes for s in draft.persistent)
+    least = forever + lower_bound(draft.requests)
+    if options.buffers == "auto" and near != home and least <= draft.target.room(near):
+        yield draft.placed(near)
     if near == home or options.buffers == "l1":
+        yield draft.placed(near)
         return
     whole = draft.placed(home)
     if options.buffers != "none":
-        yield from _tiled(draft, whole, set(), options)
+        # scratch comes in tiles as well, and may take less
+        data = [r for r in draft.requests if r.name in draft.storages]
+        if forever + lower_bound(data) <= draft.target.room(home) + draft.target.room(near):
+            yield from _tiled(draft, whole, set(), options)
         if last != home:
             yield from _tiled(
                 draft, whole, far_storages(whole, draft.requests, draft.persistent), options
             )
     yield whole
+    if last != home:
+        yield draft.placed(last)
 
 
 class _Recorder(Tiler):

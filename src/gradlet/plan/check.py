@@ -74,10 +74,13 @@ def _coverage(plan: Plan) -> Iterator[str]:
 
 
 def _tilings(plan: Plan) -> Iterator[str]:
+    from gradlet.ops import OPS
+
     nodes = {node.name: node for node in plan.graph.nodes}
     for call in plan.calls:
         if call.tiling and call.nodes[0] in nodes:
-            site = plan.graph.site(nodes[call.nodes[0]])
+            node = nodes[call.nodes[0]]
+            site = OPS[node.op].flat(plan.graph.site(node))
             yield from (f"'{call.name}': {fault}" for fault in tiling_faults(site, call))
 
 

@@ -39,19 +39,17 @@ def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
 def _operands(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     """Each window is on the operand of its position, and sees of it what the op says."""
     op = OPS[site.node.op]
-    adds_up = tiling.finish is not None and call.updates
-    names = [*call.outputs, *call.inputs, *([site.outs[0].name] if adds_up else [])]
+    names = [*call.outputs, *call.inputs, *([site.outs[0].name] if tiling.made_in else [])]
     seen = [window.tensor if window else "" for window in tiling.windows]
     if seen != names:
         yield f"windows are on {seen}, operands are {names}"
         return
-    slots = [slot.rstrip("?") for slot in op.outputs]
-    result = slots[0]
-    slots = [result] * len(call.outputs) if call.updates else slots
-    rest = result if call.follow else ""  # what follows goes with the result, settings are whole
-    slots += [*(slot.rstrip("?") for slot in op.inputs), *([rest] * len(call.inputs))]
-    slots = slots[: len(call.outputs) + len(call.inputs)]
-    slots += [result] if adds_up else []
+    results = [slot.rstrip("?") for slot in op.outputs]
+    operands = [slot.rstrip("?") for slot in op.inputs]
+    # settings of an update are needed whole; what follows goes with the result
+    more = [("" if call.updates else results[0])] * (len(call.inputs) - len(operands))
+    slots = results[:1] * len(call.outputs) if call.updates else results[: len(call.outputs)]
+    slots += [*operands, *more, *(results[:1] if tiling.made_in else [])]
     for window, slot in zip(tiling.windows, slots, strict=True):
         if window is None:
             continue
@@ -75,12 +73,12 @@ def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield "tiles of a sum have no kernel that adds them"
     elif tiling.more and (tiling.more.mode, tiling.more.epilogue) != (call.kernel.mode, "sum"):
         yield f"{tiling.more.name} does not add tiles up"
-    if ((summed and call.updates) or call.follow is not None) != (tiling.finish is not None):
-        yield "what comes after the last tile of a sum, or after every tile, does not"
+    if call.updates and summed != (tiling.finish is not None and tiling.made_in > 0):
+        yield "the update of a sum of tiles does not come after the last of them"
+    if not call.updates and (call.follow is None) != (tiling.finish is None):
+        yield "what follows the tiles is left out"
     if call.follow and tiling.finish_operands != call.follow.operands:
         yield "what follows has other operands"
-    if tiling.made_in != (len(tiling.windows) - 1 if summed and call.updates else 0):
-        yield "tiles add up elsewhere than where they are looked for"
 
 
 def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:

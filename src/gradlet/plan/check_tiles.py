@@ -199,9 +199,9 @@ class TileReplay:
         for position in loads:
             window = self.tiling.windows[position]
             assert window is not None
-            box = self.boxes[position]
-            words = self._slot(position, self.slots[position], len(box))
-            words[:] = self._home(window)[box][: len(words)]
+            wanted = self.boxes[position]
+            place = self._slot(position, self.slots[position], len(wanted))
+            place[:] = self._home(window)[wanted][: len(place)]
 
     def _apart(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 from gradlet.graph import Array
 
 SWAPS = 400
-SWAP_WORK = 60_000
+SWAP_WORK = 20_000
 """Requests that are put somewhere by all swaps together, so that large networks take no longer."""
 NEARLY = 1.02
 """Of the lower bound, where a limit is given and nothing is gained below it."""

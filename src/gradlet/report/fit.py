@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gradlet.errors import GradletError
+from gradlet.graph import Attrs, Graph
+from gradlet.ops.losses import LOSSES
 from gradlet.plan.model import Plan
 from gradlet.report.memory import Peak, memory_report
 from gradlet.selection import layers_of
@@ -19,6 +21,8 @@ takes some."""
 
 LARGEST = 3
 HALVINGS = 3
+THIRD, THIRD_SIZE = "L3", "8M"
+MIXING = ("dropout", "blend", "variance")
 
 
 class Planner(Protocol):
@@ -40,12 +44,15 @@ def explain(
     *,
     update: str = "all",
     input_shape: Sequence[int] | None = None,
+    accumulate: int = 0,
     seconds: float = SECONDS,
 ) -> str:
     """Why a plan does not fit, and which options would make it. `input_shape` is of one sample, if
-    it is the command line's to choose."""
+    it is the command line's to choose. `accumulate`: micro-batches per update now, or 0 if the loss
+    of a batch is not the mean of those of its parts."""
     attempt = _Attempt(again, time.monotonic() + seconds)
-    ways = list(_ways(plan, attempt, update, input_shape))
+    larger = list(_larger(plan, attempt))  # few plans, so they come first
+    ways = [*_ways(plan, attempt, update, input_shape, accumulate), *larger]
     return "\n".join([*_fault(plan), *_listing(ways)])
 
 
@@ -102,7 +109,11 @@ class _Attempt:
 
 
 def _ways(
-    plan: Plan, attempt: _Attempt, update: str, input_shape: Sequence[int] | None
+    plan: Plan,
+    attempt: _Attempt,
+    update: str,
+    input_shape: Sequence[int] | None,
+    accumulate: int,
 ) -> Iterator[WayOut]:
     graph = plan.graph
     layers = len(layers_of(graph))
@@ -110,6 +121,7 @@ def _ways(
     batch = graph.tensors[graph.inputs[0]].shape[0] if graph.inputs else 1
     found = False
     for way in (
+        _micro_batches(graph, attempt, batch, accumulate),
         _fewer_layers(attempt, most, layers),
         _smaller_batch(attempt, batch),
         _smaller_input(attempt, input_shape),
@@ -121,9 +133,11 @@ def _ways(
         both = _fewer_layers(attempt, most, layers, batch=1)
         if both is not None:
             yield both
-    larger = _larger_memory(plan, attempt)
-    if larger is not None:
-        yield larger
+
+
+def _larger(plan: Plan, attempt: _Attempt) -> Iterator[WayOut]:
+    ways = (_farther_memory(plan, attempt), _larger_memory(plan, attempt))
+    return (way for way in ways if way is not None)
 
 
 def _last_count(update: str, layers: int) -> int:
@@ -148,6 +162,32 @@ def _smaller_batch(attempt: _Attempt, batch: int) -> WayOut | None:
     return WayOut(f"--batch {best[0]}", best[1], f"instead of {batch}")
 
 
+def _micro_batches(graph: Graph, attempt: _Attempt, batch: int, accumulate: int) -> WayOut | None:
+    """The same update from parts of the batch, one after the other."""
+    if not accumulate or batch == 1 or not _apart(graph):
+        return None
+    for parts in (n for n in range(2, batch + 1) if batch % n == 0):
+        plan = attempt(batch=batch // parts, accumulate=accumulate * parts)
+        if plan is not None:
+            option = f"--batch {batch // parts} --accumulate {accumulate * parts}"
+            return WayOut(option, plan, f"the same update as with --batch {batch}")
+    return None
+
+
+def _apart(graph: Graph) -> bool:
+    """Whether no sample of a batch has to do with another, and none is left to chance."""
+    forward = [node for node in graph.nodes if node.phase == "forward" and node.op not in LOSSES]
+    return not any(
+        node.op in MIXING or node.attrs.get("axis") == 0 or 0 in _axes(node.attrs)
+        for node in forward
+    )
+
+
+def _axes(attrs: Attrs) -> Sequence[object]:
+    axes = attrs.get("axes", ())
+    return axes if isinstance(axes, tuple) else ()
+
+
 def _smaller_input(attempt: _Attempt, shape: Sequence[int] | None) -> WayOut | None:
     """Only where the command line names the shape; a model that takes no other is left alone."""
     if shape is None or len(shape) < 2:
@@ -158,6 +198,14 @@ def _smaller_input(attempt: _Attempt, shape: Sequence[int] | None) -> WayOut | N
         if plan is not None:
             return WayOut(f"--input {'x'.join(map(str, smaller))}", plan)
     return None
+
+
+def _farther_memory(plan: Plan, attempt: _Attempt) -> WayOut | None:
+    """Where a device has room for a third memory, that gets a round size."""
+    if len(plan.target.memories) != 2:
+        return None
+    larger = attempt(memories={THIRD: THIRD_SIZE})
+    return WayOut(f"--{THIRD.lower()} {THIRD_SIZE}", larger, f"an {THIRD}") if larger else None
 
 
 def _larger_memory(plan: Plan, attempt: _Attempt) -> WayOut | None:

@@ -19,7 +19,8 @@ class Row:
     Weights and optimizer state are what its calls read or replace. Activations are what it makes
     in the forward step, and what of them it reads again in the backward step; gradients what it
     makes in the backward step and reads in the update. Memory that a result takes over from its
-    operand is counted where it was first made.
+    operand is counted where it was first made. Of tiles and scratch, which calls have in turn, it
+    is what the largest call needs.
     """
 
     module: str
@@ -258,6 +259,14 @@ class _Ledger:
             self.made.add(key)
         self.rows[row][key] = place.bytes
 
+    def note_passing(self, row: tuple[str, str], names: Iterable[str]) -> None:
+        """What a call needs while it runs; of several calls of a row, the most."""
+        totals: dict[str, int] = defaultdict(int)
+        for name in filter(None, names):
+            totals[self.owners.kind(name)] += self.places[name].bytes
+        for kind, size in totals.items():
+            self.rows[row]["", kind] = max(size, self.rows[row].get(("", kind), 0))
+
 
 def _layers(plan: Plan, owners: Owners) -> list[Row]:
     ledger = _Ledger(plan, owners)
@@ -268,12 +277,9 @@ def _layers(plan: Plan, owners: Owners) -> list[Row]:
     for call in plan.calls:
         for name in call.nodes:
             _note_node(ledger, owners, nodes[name])
-        row = (owners.of_node(call.nodes[0]), call.phase)
-        if call.scratch:
-            ledger.note(row, call.scratch)
-        for window in call.tiling.windows if call.tiling else ():
-            if window and window.near:
-                ledger.note(row, window.near)
+        windows = call.tiling.windows if call.tiling else ()
+        passing = [call.scratch, *(window.near for window in windows if window)]
+        ledger.note_passing((owners.of_node(call.nodes[0]), call.phase), passing)
     modules = dict.fromkeys((INPUT, *map(owners.of_node, nodes), LOSS, SHARED))
     return [
         Row(module, step, _by_kind(ledger.rows[module, step]))

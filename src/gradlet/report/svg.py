@@ -26,6 +26,7 @@ COLOURS = {
     "activations": "#8ccbb5",
     "gradients": "#f2a154",
     "optimizer": "#c0a5d3",
+    "tiles": "#e8d27a",
     "im2col": "#d9695f",
     "scratch": "#e3a6a1",
     "constants": "#a9b4c0",

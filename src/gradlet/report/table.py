@@ -40,7 +40,8 @@ def _lines(report: MemoryReport) -> Iterator[str]:
         yield ""
         yield from _peak_lines(report, peak)
     yield ""
-    yield from _aligned([["level", "used", "alive", "room", ""], *map(_level, report.levels)], 1)
+    heads = ["level", "used", "lower bound", "alive", "room", ""]
+    yield from _aligned([heads, *map(_level, report.levels)], 1)
     ratio = report.used / max(report.lower_bound, 1)
     yield f"lower bound of this order of calls: {report.lower_bound:,} ({ratio:.3f} x)"
 
@@ -64,7 +65,8 @@ def _peak_lines(report: MemoryReport, peak: Peak) -> Iterator[str]:
 def _level(level: Level) -> list[str]:
     over = level.used - level.room
     note = f"does not fit: {over:,} missing" if over > 0 else ""
-    return [level.name, f"{level.used:,}", f"{level.peak:,}", f"{level.room:,}", note]
+    numbers = (level.used, level.lower_bound, level.peak, level.room)
+    return [level.name, *(f"{number:,}" for number in numbers), note]
 
 
 def _number(value: int) -> str:

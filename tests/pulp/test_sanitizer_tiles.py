@@ -1,0 +1,117 @@
+"""Tiles that are broken on purpose, in the C of a good plan: each is stopped where it leaves its
+box, and named with the node and the tensor."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gradlet.emit.project import Project
+from gradlet.engines import sim
+from gradlet.sim import SimError
+from tests.pulp.support import break_kernel, device_project, model_graph
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    found = device_project(model_graph("lenet"), tmp_path / "p", cores=4, L1="11k")
+    assert len(found.plan.tilings) > 10
+    return found
+
+
+def fault(project: Project) -> str:
+    with pytest.raises(SimError) as caught:
+        sim.run(project, sanitize=True)
+    return str(caught.value)
+
+
+def change(project: Project, name: str, old: str, new: str) -> None:
+    path = project.folder / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def table(project: Project, call: str, pattern: str, new: str) -> None:
+    """Change the first match in the table of a tiled call."""
+    path = project.folder / "net.c"
+    before, start, rest = path.read_text().partition(f"/* {call}: ")
+    changed, count = re.subn(pattern, new, rest, count=1)
+    assert (bool(start), count) == (True, 1)
+    path.write_text(before + start + changed)
+
+
+def test_nothing_is_wrong_at_first(project: Project) -> None:
+    sim.run(project, steps=2, sanitize=True)
+
+
+SHARE = "    const gl_range share = gl_share(me, s->planes);\n"
+
+
+@pytest.mark.parametrize(
+    ("access", "kind", "tensor"),
+    [
+        ("y[s->planes * s->out_h * s->out_w] = 1.0f;", "write", "tile.max_pool2d_0.0.max_pool2d_0"),
+        ("y[0] = x[s->planes * s->in_h * s->in_w];", "read", "tile.max_pool2d_0.1.relu_0"),
+    ],
+    ids=["store", "load"],
+)
+def test_an_access_behind_its_box(access: str, kind: str, tensor: str, project: Project) -> None:
+    """The slot of the next box is nobody's business now."""
+    line = f"    if (me.id == 2) {access}\n"
+    break_kernel(project, "*pool_max_forward__ref.c", SHARE, line + SHARE)
+    message = fault(project)
+    assert "node 'max_pool2d_0' of module '2' (kernel gl_f32_pool_max_forward__ref)" in message
+    assert "core 2, pc 0x" in message
+    assert re.search(rf"of '{tensor}', not its business", message), message
+    assert f"which this code may not {kind}" in message or "with DMA" in message
+
+
+def test_a_slot_that_is_another(project: Project) -> None:
+    """Boxes closer together than the kernel's share of them."""
+    table(project, "max_pool2d_0", r"(T_max_pool2d_0, [^,]+, )512,", r"\g<1>256,")
+    message = fault(project)
+    assert "node 'max_pool2d_0' of module '2'" in message
+    assert "'tile.max_pool2d_0.0.max_pool2d_0'" in message or "'max_pool2d_0'" in message
+
+
+def test_a_copy_that_leaves_its_tensor(project: Project) -> None:
+    """A box of more lines than there are."""
+    table(project, "max_pool2d_0", r"(\.boxes = \{\s*\{)(\d+), 1,", r"\g<1>60000, 1,")
+    message = fault(project)
+    assert "node 'max_pool2d_0'" in message
+    assert "DMA" in message
+
+
+def test_a_window_on_another_tensor(project: Project) -> None:
+    table(project, "max_pool2d_0", r"\{\(char \*\)T_relu_0,", "{(char *)T_input,")
+    message = fault(project)
+    assert "node 'max_pool2d_0'" in message
+    assert "DMA" in message
+    assert "'input'" in message
+
+
+@pytest.mark.parametrize(
+    ("wait", "node"),
+    [
+        ("    gl_dma_wait_all();\n    GL_BARRIER();\n    if (next && count > 1)", "relu_0"),
+        ("        if (!more) break;\n        gl_dma_wait_all();\n", "relu_0"),
+    ],
+    ids=["the first", "a later one"],
+)
+def test_a_slot_that_is_read_before_its_copy_is_done(
+    wait: str, node: str, project: Project
+) -> None:
+    change(project, "gl_tiles.h", wait, wait.replace("gl_dma_wait_all();\n", "\n"))
+    message = fault(project)
+    assert f"node '{node}'" in message
+    assert "that nobody has waited for" in message
+    assert re.search(r"byte \d+ of 'input'", message)
+
+
+def test_a_table_that_is_used_before_it_is_there(project: Project) -> None:
+    change(project, "gl_tiles.h", "        GL_ONE(gl_dma_wait_all());\n", "")
+    with pytest.raises(SimError):
+        sim.run(project, sanitize=True)

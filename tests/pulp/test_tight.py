@@ -1,0 +1,54 @@
+"""Random networks in little memory, some in the least that tiles can do with: bits of the cluster
+are those of the host, values those of PyTorch, and no access leaves its box."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gradlet
+from gradlet.engines import host
+from gradlet.plan import Plan, check_plan
+from tests.tight import tight
+
+PLANNED = range(0, 60, 2)
+RUN = range(2, 26, 3)
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[int, Plan]:
+    return {seed: tight(seed) for seed in sorted({*PLANNED, *RUN})}
+
+
+def test_they_differ_in_all_respects(plans: dict[int, Plan]) -> None:
+    """What is drawn below is worth the name."""
+    found = plans.values()
+    assert sum(bool(p.tilings) for p in found) > len(plans) / 2
+    tilings = [t for p in found for t in p.tilings]
+    assert {t.ahead for t in tilings} == {True, False}
+    assert any(t.made_in for t in tilings)
+    assert any(t.more and not t.made_in for t in tilings)
+    assert any(w.early for t in tilings for w in t.windows if w)
+    assert {len(p.target.memories) for p in found} == {2, 3}
+    assert {p.graph.layout for p in found} == {"chw", "hwc"}
+    assert {p.target.cores for p in found} == {1, 2, 8}
+    assert {p.graph.accumulate for p in found} == {1, 2}
+    assert any(b.level == "L3" for p in found for b in p.buffers)
+
+
+def test_plans_are_sound_and_fit(plans: dict[int, Plan]) -> None:
+    for seed, planned in plans.items():
+        check_plan(planned)
+        for memory in planned.target.memories:
+            assert planned.taken(memory) <= planned.target.room(memory), seed
+        assert Plan.loads(planned.dumps()) == planned
+
+
+@pytest.mark.parametrize("seed", RUN)
+def test_they_train_as_pytorch_does(seed: int, plans: dict[int, Plan], tmp_path: Path) -> None:
+    project = gradlet.emit(plans[seed], tmp_path / "p")
+    verdict = gradlet.verify(project, steps=2)  # on the cluster, watched
+    assert verdict.passed, (seed, verdict.first_wrong)
+    assert all(verdict.bit_identical.values()), seed
+    host.run(project, steps=2, sanitize=True)
