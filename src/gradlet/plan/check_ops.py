@@ -13,7 +13,7 @@ from gradlet.plan.tiling import Tiling
 
 def tiling_faults(site: Site, call: Call) -> Iterator[str]:
     """site: of the call's first node."""
-    tiling = call.tiling
+    tiling, site = call.tiling, OPS[site.node.op].flat(site)
     if tiling is None:
         return
     found = [*_axes(site, tiling), *_operands(site, call, tiling), *_sums(site, call, tiling)]
@@ -77,6 +77,8 @@ def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield "the update of a sum of tiles does not come after the last of them"
     if not call.updates and (call.follow is None) != (tiling.finish is None):
         yield "what follows the tiles is left out"
+    if call.follow and tiling.finish_operands != call.follow.operands:
+        yield "what follows has other operands"
 
 
 def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:

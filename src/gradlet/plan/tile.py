@@ -18,11 +18,12 @@ from gradlet.ops.base import Axis, Span
 from gradlet.plan.tiling import Range, dense, lines_of
 
 WORD = 4
-TILE_CYCLES = 300  # start of transfers, barriers, call of the kernel
+TILE_CYCLES = 500  # start of transfers, barriers, call of the kernel
 CALL_CYCLES = 250
 MACS_PER_CYCLE = 0.55  # of one core
 WORDS_PER_CYCLE = 0.25
 LINE_CYCLES = 3  # of a line of a transfer, besides its bytes
+ADD_CYCLES = 4  # per element and further tile of a sum
 MOST_AXES = 4
 STEPS = 24
 CLIMBS = 60
@@ -223,7 +224,8 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     tiles = prod(counts)
     rows = max(1, extents[0] // max(1, _innermost(operands[0], tile, problem.axes)))
     uneven = -(-rows // problem.cores) * problem.cores / rows
-    compute = problem.work * uneven
+    again = (prod(counts[n] for n in summed) - 1) * prod(operands[0].shape)
+    compute = problem.work * uneven + again * ADD_CYCLES / problem.cores
     copied = [
         (operand, _copy_cycles(operand, extent, tile, problem.axes))
         for operand, extent in zip(operands, extents, strict=True)
@@ -235,7 +237,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         transfer, first, last = _transfers(copied, loops, counts)
         hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
         visible = first + last if problem.ahead else transfer
-        cost = hidden + 1.5 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
+        cost = hidden + 2 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
         if best is None or cost < best.cost:
             best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
     assert best is not None
@@ -250,8 +252,9 @@ def slots(operand: Operand, moves: bool, ahead: bool) -> int:
 
 
 def _innermost(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
-    *_, last = [(1, 1), *operand.ranges_box(tile, axes)]
-    return last[0]
+    """Of a vector it is nothing: its elements are shared out themselves."""
+    extents = [extent for extent, _ in operand.ranges_box(tile, axes)]
+    return extents[-1] if len(extents) > 1 else 1
 
 
 def _transfers(

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 from gradlet.dtypes import DTYPES
 from gradlet.graph import Graph, Shape, Site
 from gradlet.kernels import Kernel, candidates, catalogue, scratch_elements, variant_of
 from gradlet.ops import OPS
-from gradlet.ops.base import Axis, Lowering, Op, Size
+from gradlet.ops.base import Axis, Op, Size
 from gradlet.plan.model import Call, Follow
 from gradlet.plan.order import Unit
-from gradlet.plan.tile import Candidate, Operand, Problem, judge, search, slots
-from gradlet.plan.tiling import Range, TileAxis, Tiling, Window, box_elements
+from gradlet.plan.pieces import (
+    all_kinds,
+    lowered,
+    ranges_of,
+    signature,
+    tile_axis,
+    window_on,
+)
+from gradlet.plan.tile import Candidate, Operand, Problem, judge, search
+from gradlet.plan.tiling import TileAxis, Tiling
 from gradlet.target import Target
 
 SUM = "sum"
@@ -112,7 +119,7 @@ class Tiler:
             else None
             for operand in operands
         )
-        nodes = tuple(_signature(self.graph.site(node)) for node in unit.nodes)
+        nodes = tuple(signature(self.graph.site(node)) for node in unit.nodes)
         return nodes, call.kernel, seen
 
     def _names(self, unit: Unit, call: Call) -> tuple[str, ...]:
@@ -308,7 +315,7 @@ class Tiler:
         return elements * DTYPES[kernel.dtype].bytes
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
-        key = _signature(site)
+        key = signature(site)
         if key not in self._tileable:
             self._tileable[key] = tuple(
                 all(
@@ -334,17 +341,16 @@ class Tiler:
         tiles = []
         for number in found.order:
             axis = problem.axes[number]
-            made = _tile_axis(op, site, axis, found.tile[number])
+            made = tile_axis(op, site, axis, found.tile[number])
             if made is None:
                 return axis.name
             tiles.append(made)
-        kinds = prod(axis.kind_count for axis in tiles)
-        if kinds > MOST_KINDS:
+        if prod(axis.kind_count for axis in tiles) > MOST_KINDS:
             return max(tiles, key=lambda axis: axis.kind_count).name
-        lowered = [_lowered(op, site, tiles, kind) for kind in _kinds(tiles)]
-        if any(item is None for item in lowered):
+        parts = [lowered(op, site, tiles, kind) for kind in all_kinds(tiles)]
+        if any(item is None for item in parts):
             return tiles[-1].name
-        sizes = [item.sizes for item in lowered if item is not None]
+        sizes = [item.sizes for item in parts if item is not None]
         summed = any(axis.reduction for axis in tiles)
         kernel, more = self._kernels(call, sizes, summed, variant)
         if kernel is None:
@@ -352,7 +358,7 @@ class Tiler:
         places = {number: place for place, number in enumerate(found.order)}
         gradient = problem.gradient if summed and unit.updates else None
         windows = tuple(
-            _window(operand, places, tiles, problem.ahead) if operand else None
+            window_on(operand, places, tiles, problem.ahead) if operand else None
             for operand in (*operands, *([gradient] if gradient else []))
         )
         tiling = Tiling(tuple(tiles), windows, tuple(sizes), problem.ahead, more)
@@ -407,8 +413,8 @@ class Tiler:
         after, whole = OPS[update.op], self.graph.site(update)
         made = self.graph.tensors[gradient.outputs[0]].shape
         sizes, lowering = [], after.lower(whole)
-        for kind in _kinds(tiles):
-            tile = op.tile(site, _ranges(tiles, kind))
+        for kind in all_kinds(tiles):
+            tile = op.tile(site, ranges_of(tiles, kind))
             assert tile is not None
             shape = tile.outs[0].shape
             ins = tuple(replace(t, shape=shape) if t.shape == made else t for t in whole.ins)
@@ -417,25 +423,6 @@ class Tiler:
         like = Kernel(lowering.family, lowering.mode, "", "", "f32")
         variant = follow.kernel.variant if follow else ""
         return self._common(like, "", sizes, variant), tuple(sizes)
-
-
-def _window(
-    operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], ahead: bool
-) -> Window:
-    spans = tuple((places[number], span) for number, span in operand.spans if number in places)
-    window = Window(operand.tensor, operand.shape, spans, once=operand.once)
-    if not operand.windowed:
-        return window
-    kinds = [_ranges_of(tiles, kind) for kind in _kinds(tiles)]
-    largest = max(box_elements(window.box(ranges)) for ranges in kinds)
-    return replace(
-        window,
-        near=operand.tensor,  # a name of its own comes with the place
-        slots=slots(operand, bool(spans), ahead),
-        slot_bytes=largest * 4,
-        load=operand.load,
-        store=operand.store,
-    )
 
 
 def _update_operands(call: Call) -> tuple[int, ...]:
@@ -460,41 +447,3 @@ def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tu
     if fused:
         return [(slots_[0], name) for name in names]
     return list(zip((slot.rstrip("?") for slot in slots_), names, strict=False))
-
-
-def _signature(site: Site) -> object:
-    shapes = tuple(t.shape for t in (*site.ins, *site.outs))
-    return site.node.op, tuple(sorted(site.attrs.items())), shapes
-
-
-def _tile_axis(op: Op, site: Site, axis: Axis, tile: int) -> TileAxis | None:
-    """With the kind of each tile: what differs in shapes or attributes is of another kind."""
-    seen: dict[object, int] = {}
-    kinds = []
-    for begin in range(0, axis.size, tile):
-        part = op.tile(site, {axis.name: (begin, min(begin + tile, axis.size))})
-        if part is None:
-            return None
-        kinds.append(seen.setdefault(_signature(part), len(seen)))
-    return TileAxis(axis.name, axis.size, tile, axis.reduction, tuple(kinds))
-
-
-def _kinds(tiles: Sequence[TileAxis]) -> list[tuple[int, ...]]:
-    """An index of each kind of tile, in the order of their numbers."""
-    firsts = [[axis.kinds.index(kind) for kind in range(axis.kind_count)] for axis in tiles]
-    return list(product(*firsts))
-
-
-def _ranges_of(tiles: Sequence[TileAxis], index: Sequence[int]) -> list[Range]:
-    return [axis.range(at) for axis, at in zip(tiles, index, strict=True)]
-
-
-def _ranges(tiles: Sequence[TileAxis], index: Sequence[int]) -> dict[str, Range]:
-    return {axis.name: axis.range(at) for axis, at in zip(tiles, index, strict=True)}
-
-
-def _lowered(
-    op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int]
-) -> Lowering | None:
-    part = op.tile(site, _ranges(tiles, index)) if tiles else site
-    return op.lower(part) if part is not None else None

@@ -136,8 +136,8 @@ class Operand:
 class Block:
     """lines x held elements of c, begun with a bias or with 0.
 
-    The largest takes all registers, the stack pointer as well: it is in mepc while k runs, as nothing
-    returns from interrupts."""
+    The largest takes all registers, the stack pointer as well: it is in mepc while k runs, where
+    nothing else puts anything as long as there are no interrupts."""
 
     def __init__(
         self, asm: Asm, product: Product, lines: int, held: int, *, biased: bool = True

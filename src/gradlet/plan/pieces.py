@@ -1,0 +1,67 @@
+"""Parts of a tiling: the kinds of tiles along axes, what kernels get for them, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from gradlet.graph import Site
+from gradlet.ops.base import Axis, Lowering, Op
+from gradlet.plan.tile import Operand, slots
+from gradlet.plan.tiling import Range, TileAxis, Window, box_elements
+
+
+def signature(site: Site) -> object:
+    shapes = tuple(t.shape for t in (*site.ins, *site.outs))
+    return site.node.op, tuple(sorted(site.attrs.items())), shapes
+
+
+def tile_axis(op: Op, site: Site, axis: Axis, tile: int) -> TileAxis | None:
+    """With the kind of each tile: what differs in shapes or attributes is of another kind."""
+    seen: dict[object, int] = {}
+    kinds = []
+    for begin in range(0, axis.size, tile):
+        part = op.tile(site, {axis.name: (begin, min(begin + tile, axis.size))})
+        if part is None:
+            return None
+        kinds.append(seen.setdefault(signature(part), len(seen)))
+    return TileAxis(axis.name, axis.size, tile, axis.reduction, tuple(kinds))
+
+
+def all_kinds(tiles: Sequence[TileAxis]) -> list[tuple[int, ...]]:
+    """An index of each kind of tile, in the order of their numbers."""
+    firsts = [[axis.kinds.index(kind) for kind in range(axis.kind_count)] for axis in tiles]
+    return list(product(*firsts))
+
+
+def _in_order(tiles: Sequence[TileAxis], index: Sequence[int]) -> list[Range]:
+    return [axis.range(at) for axis, at in zip(tiles, index, strict=True)]
+
+
+def ranges_of(tiles: Sequence[TileAxis], index: Sequence[int]) -> dict[str, Range]:
+    return {axis.name: axis.range(at) for axis, at in zip(tiles, index, strict=True)}
+
+
+def lowered(op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int]) -> Lowering | None:
+    part = op.tile(site, ranges_of(tiles, index)) if tiles else site
+    return op.lower(part) if part is not None else None
+
+
+def window_on(
+    operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], ahead: bool
+) -> Window:
+    spans = tuple((places[number], span) for number, span in operand.spans if number in places)
+    window = Window(operand.tensor, operand.shape, spans, once=operand.once)
+    if not operand.windowed:
+        return window
+    kinds = [_in_order(tiles, kind) for kind in all_kinds(tiles)]
+    largest = max(box_elements(window.box(ranges)) for ranges in kinds)
+    return replace(
+        window,
+        near=operand.tensor,  # a name of its own comes with the place
+        slots=slots(operand, bool(spans), ahead),
+        slot_bytes=largest * 4,
+        load=operand.load,
+        store=operand.store,
+    )
