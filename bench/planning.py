@@ -16,7 +16,7 @@ from rich.table import Table
 
 from gradlet import target
 from gradlet.builder import GraphBuilder
-from gradlet.graph import Graph
+from gradlet.graph import Attrs, Graph
 from gradlet.plan import check_plan, plan
 from gradlet.recipe import Recipe
 from gradlet.train import train
@@ -37,7 +37,7 @@ def network(kind: str, nodes: int, channels: int = 8, size: int = 16) -> Graph:
     def layer(x: str) -> str:
         weights = [param(channels, channels, 3, 3), param(channels)]
         one, pad = (1, 1), (1, 1, 1, 1)
-        attrs = {"stride": one, "padding": pad, "dilation": one, "groups": 1}
+        attrs: Attrs = {"stride": one, "padding": pad, "dilation": one, "groups": 1}
         return builder.add("relu", [builder.add("conv2d", [x, *weights], attrs)], {})
 
     shape = (1, channels, size, size)
