@@ -1,0 +1,51 @@
+"""Training in tiles against PyTorch: parts of a model, modes of buffers, small zoo models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradlet
+from gradlet.plan import Options
+from tests.pulp.support import device_project, model_graph, zoo_graph
+
+UPDATES = {
+    "frozen last layer": "0.*,3.*,7.*",
+    "frozen middle": "0.*,9.*",
+    "biases": "*.bias",
+    "last two": "last:2",
+}
+
+
+@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
+def test_parts_of_a_model(update: str, tmp_path: Path) -> None:
+    graph = model_graph("lenet", update=update, momentum=0.9)
+    project = device_project(graph, tmp_path / "p", cores=4, L1="10k")
+    assert len(project.plan.tilings) > 5
+    verdict = gradlet.verify(project, steps=3)
+    assert verdict.passed, verdict.first_wrong
+    assert all(verdict.bit_identical.values())
+
+
+@pytest.mark.parametrize("recipe", [{"accumulate": 2}, {"optimizer": "adam", "clip_norm": 0.5}])
+@pytest.mark.parametrize("buffers", ["double", "single"])
+def test_modes_of_buffers(buffers: str, recipe: dict[str, Any], tmp_path: Path) -> None:
+    graph = model_graph("lenet", **recipe)
+    options = Options(buffers=buffers)
+    project = device_project(graph, tmp_path / "p", cores=4, options=options, L1="10k")
+    assert project.plan.tilings
+    assert {tiling.ahead for tiling in project.plan.tilings} >= {buffers == "double"}
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong
+    assert all(verdict.bit_identical.values())
+
+
+@pytest.mark.parametrize("name", ["tutorial-cnn", "rnn-har"])
+def test_zoo_in_32k(name: str, tmp_path: Path) -> None:
+    project = device_project(zoo_graph(name), tmp_path / "p", L1="32k")
+    assert project.plan.tilings
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong
+    assert all(verdict.bit_identical.values())
