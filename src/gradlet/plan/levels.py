@@ -63,15 +63,19 @@ def assign_levels(
     """Tilings for the calls of a plan whose data lie in a far memory; None if there is no room."""
     memory = plan.target.memories[0]
     kept, spare = RESERVE, 0
-    while kept + spare < plan.target.room(memory):
-        found = _assigned(plan, units, requests, persistent, tiler, kept + spare)
+    while kept < plan.target.room(memory):
+        found = _assigned(plan, units, requests, persistent, tiler, kept, spare)
         needed = control_bytes([call.tiling for call in found.calls if call.tiling])
         room = found.room - near_forever(found, persistent, memory.align)
         excess = height(found.requests, memory.align, room) - room
         if needed <= kept and excess <= 0:
             return found
-        kept = max(kept, needed)
-        spare += max(0, excess)  # a placement without gaps was not found
+        if needed > kept:
+            kept = needed
+        elif spare < found.room:  # no placement without gaps was found: promote less
+            spare += max(excess, found.room // 16)
+        else:
+            kept += excess
     return None
 
 
@@ -115,7 +119,10 @@ def _assigned(
     persistent: Sequence[Storage],
     tiler: Tiler,
     reserve: int,
+    spare: int,
 ) -> Levels:
+    """reserve: bytes that nothing gets. spare: what is not given to whole tensors and early boxes;
+    boxes of single calls find a place anyhow."""
     memory = plan.target.memories[0]
     room = plan.target.room(memory) - reserve
     end = len(plan.calls)
@@ -130,8 +137,8 @@ def _assigned(
     ]
     for index, choice in enumerate(choices):
         ledger.add(choice.needed, index, index)
-    _promote(plan, spans, users, near, choices, ledger, room)
-    _fetch_early(plan, choices, tiler.storage_of, ledger, room)
+    _promote(plan, spans, users, near, choices, ledger, room - spare)
+    _fetch_early(plan, choices, tiler.storage_of, ledger, room - spare)
     return _settled(plan, choices, near, spans, persistent, room)
 
 
