@@ -91,8 +91,8 @@ def test_interrupted_work_goes_on(small: Plan, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     cache = Cache(tmp_path / "cache")
+    some = [call.name for call in small.calls if call.tiling][:3]
     with pytest.raises(KeyboardInterrupt):
-        some = [call.name for call in small.calls if call.tiling][:3]
         tune(
             small,
             QUICK,
