@@ -54,13 +54,11 @@ class Pool:
     def _on_dask(
         self, elf: bytes, target: Target, chunks: Sequence[Sequence[Numbered]]
     ) -> Iterator[tuple[int, int | None]]:
-        from distributed import as_completed as dask_completed
-
         assert self._client is not None
         shared = self._client.scatter(elf, broadcast=True)
         futures = [self._client.submit(_work, shared, target, c, pure=False) for c in chunks]
-        for _, result in dask_completed(futures, with_results=True):
-            yield from result
+        for future in futures:  # those behind are computed meanwhile
+            yield from future.result()
 
     def close(self) -> None:
         if self._processes is not None:

@@ -1,0 +1,213 @@
+"""The tuner: what it measures is what a network costs, what it knows it does not measure again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import distributed
+import pytest
+
+import gradlet
+from gradlet.engines import sim
+from gradlet.errors import GradletError
+from gradlet.plan import Plan, plan
+from gradlet.target import load as load_target
+from gradlet.tune import Settings, Tuned, tune
+from gradlet.tune.cache import Cache
+from gradlet.tune.pool import Pool
+from gradlet.tuning import tune_conv2d, tune_project
+from tests.pulp.support import device_project, model_graph
+from tests.test_cli import gradlet as command
+
+QUICK = Settings(keep=3, rounds=1, around=2)
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    return plan(model_graph("lenet"), load_target("pulp-open", sizes={"L1": "16k"}))
+
+
+def tuned(given: Plan, cache: Path, *, pool: Pool | None = None, calls: int = 3) -> Tuned:
+    """The first calls only: the others are like them."""
+    some = [call.name for call in given.calls if call.tiling][:calls]
+    return tune(
+        given,
+        QUICK,
+        pool=pool or Pool(1),
+        cache=Cache(cache),
+        only=lambda call: not some or call.name in some,
+    )
+
+
+def test_a_candidate_costs_what_the_node_costs(small: Plan, tmp_path: Path) -> None:
+    """The choice of the planner, measured by itself, against the same node in the network; there
+    the first boxes come in earlier, and what stays near needs no copy."""
+    found = tuned(small, tmp_path / "cache", calls=8)
+    run = sim.run(gradlet.emit(small, tmp_path / "p"), steps=2)
+    tilings = {call.name: call.tiling for call in small.calls}
+    costs = dict(zip((call.name for call in small.calls), run.nodes, strict=True))
+    compared = 0
+    for node in found.nodes:
+        tiling = tilings[node.name]
+        if node.before is None or tiling is None or costs[node.name].cycles < 5000:
+            continue
+        compared += 1
+        assert node.before == pytest.approx(costs[node.name].cycles, rel=0.2), node.name
+    assert compared >= 2
+
+
+def test_the_result_is_quicker_and_right(small: Plan, tmp_path: Path) -> None:
+    project = gradlet.emit(small, tmp_path / "p")
+    result = tune_project(project, QUICK, jobs=1)
+    value = result.to_json()
+    assert value["after_cycles"] <= value["before_cycles"]
+    assert value["evaluations"] + value["cache_hits"] > 0
+    again = gradlet.load(tmp_path / "p")
+    assert again.plan == result.project.plan
+    assert sim.run(again, steps=2).cycles[-1] == value["after_cycles"]
+    verdict = gradlet.verify(again, steps=2)
+    assert verdict.passed
+    assert all(verdict.bit_identical.values())
+
+
+def test_what_is_known_is_not_measured_again(small: Plan, tmp_path: Path) -> None:
+    first = tuned(small, tmp_path / "cache")
+    second = tuned(small, tmp_path / "cache")
+    assert first.evaluations > 0
+    assert second.evaluations == 0
+    assert second.cache_hits > 0
+    assert second.plan == first.plan
+
+
+def test_interrupted_work_goes_on(small: Plan, tmp_path: Path) -> None:
+    def stop(done: int, total: int, text: str) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    cache = Cache(tmp_path / "cache")
+    some = [call.name for call in small.calls if call.tiling][:3]
+    with pytest.raises(KeyboardInterrupt):
+        tune(
+            small,
+            QUICK,
+            pool=Pool(1),
+            cache=cache,
+            progress=stop,
+            only=lambda call: call.name in some,
+        )
+    cache.close()
+    whole = tuned(small, tmp_path / "other")
+    rest = tuned(small, tmp_path / "cache")
+    assert rest.evaluations == whole.evaluations - 3
+    assert rest.plan == whole.plan
+
+
+def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
+    target = load_target("pulp-open", sizes={"L1": "16k"})
+    layer = {"out": 2, "kernel": 3, "padding": 1}
+    quick = tune_conv2d(layer, [2, 6, 6], "forward", target, QUICK, jobs=1)
+    every = tune_conv2d(layer, [2, 6, 6], "forward", target, Settings(exhaustive=True), jobs=1)
+    assert len(every.ranked) > 4 * len(quick.ranked)
+    assert every.ranked[0][1] <= quick.ranked[0][1]
+    assert every.ranked[0][1] >= 0.9 * quick.ranked[0][1]
+
+
+def test_several_processes_find_the_same(small: Plan, tmp_path: Path) -> None:
+    pool = Pool(2)
+    try:
+        assert tuned(small, tmp_path / "two", pool=pool).plan == tuned(small, tmp_path / "one").plan
+    finally:
+        pool.close()
+
+
+def test_a_local_dask_cluster(small: Plan, tmp_path: Path) -> None:
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        pool = Pool(dask=cluster.scheduler_address)
+        try:
+            found = tuned(small, tmp_path / "dask", pool=pool)
+        finally:
+            pool.close()
+    assert found.plan == tuned(small, tmp_path / "here").plan
+
+
+@contextmanager
+def scheduler(folder: Path) -> Iterator[str]:
+    """A scheduler and a worker, each in a process of its own."""
+    described = folder / "scheduler.json"
+    base = [sys.executable, "-m", "dask", "scheduler", "--port", "0", "--no-dashboard"]
+    started = [subprocess.Popen([*base, "--scheduler-file", str(described)], cwd=folder)]
+    try:
+        worker = [sys.executable, "-m", "dask", "worker", "--nthreads", "1", "--no-dashboard"]
+        end = time.monotonic() + 60
+        while not described.exists() and time.monotonic() < end:
+            time.sleep(0.2)
+        started.append(subprocess.Popen([*worker, "--scheduler-file", str(described)], cwd=folder))
+        address = json.loads(described.read_text())["address"]
+        with distributed.Client(address, timeout=60) as client:
+            client.wait_for_workers(1, timeout=60)
+        yield address
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def test_a_scheduler_in_another_process(small: Plan, tmp_path: Path) -> None:
+    gradlet.emit(small, tmp_path / "p")
+    with scheduler(tmp_path) as address:
+        done = command("tune", "p", "--keep", "2", "--dask", address, "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert '"after_cycles"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tune"], "name a project or a layer"),
+        (["tune", "p", "--layer", "conv2d"], "name a project or a layer"),
+        (["tune", "--layer", "pool"], "there is conv2d"),
+        (["tune", "--layer", "conv2d"], "needs --in"),
+        (["tune", "nowhere"], "is not a Gradlet project"),
+        (["tune", "p", "--keep", "0"], "at least one candidate"),
+        (["tune", "p", "--dask", "tcp://127.0.0.1:1"], "no Dask scheduler"),
+    ],
+)
+def test_mistakes_get_one_message(
+    arguments: list[str], message: str, small: Plan, tmp_path: Path
+) -> None:
+    gradlet.emit(small, tmp_path / "p")
+    done = command(*arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_target_without_a_simulator() -> None:
+    given = plan(model_graph("lenet"), load_target("host"))
+    with pytest.raises(GradletError, match="no simulator for 'host'"):
+        tune(given)
+
+
+def test_a_layer_on_the_command_line(tmp_path: Path) -> None:
+    shape = ("--in", "4x8x8", "--out-channels", "4", "--kernel", "3", "--pad", "1")
+    done = command(
+        "tune", "--layer", "conv2d", *shape, "--step", "weight_grad", "--keep", "3", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "MAC/cycle" in done.stdout
+
+
+def test_a_project_all_in_l1(tmp_path: Path) -> None:
+    """Only kernels are to be chosen."""
+    project = device_project(model_graph("lenet"), tmp_path / "p")
+    found = tuned(project.plan, tmp_path / "cache")
+    assert not found.plan.tilings
+    assert all(node.wish is None or node.wish.split == () for node in found.nodes)
