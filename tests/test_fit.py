@@ -17,6 +17,7 @@ import gradlet
 from gradlet.api import Request
 from gradlet.engines import host
 from gradlet.errors import DoesNotFit
+from gradlet.plan import Options
 from gradlet.recipe import Recipe
 from gradlet.report.fit import explain
 from gradlet.target import parse_size
@@ -202,3 +203,9 @@ def test_a_third_memory_where_there_can_be_one() -> None:
     wish = replace(request("4k", optimizer="adam"), target="pulp-open")
     text = message(replace(wish, memories={"L1": "16k", "L2": "140k"}))
     assert re.search(r"--l3 8M +[\d,]+ bytes of L[23], an L3$", text, re.M), text
+
+
+def test_tiles_where_all_was_to_be_near() -> None:
+    wish = replace(request("4k"), target="pulp-open", planning=Options(buffers="l1"))
+    text = message(replace(wish, memories={"L1": "12k"}))
+    assert re.search(r"--buffers auto +[\d,]+ bytes of L2, the rest in tiles$", text, re.M), text

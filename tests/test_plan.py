@@ -118,7 +118,7 @@ def scratch_too_small(original: Plan) -> Plan:
 def updates_before_reads(original: Plan) -> Plan:
     """Put an input gradient behind the update of the weight that it reads."""
     calls = list(original.calls)
-    reader = next(i for i, c in enumerate(calls) if c.name == "d_relu_2")
+    reader = next(i for i, c in enumerate(calls) if c.nodes[0] == "d_relu_2")
     calls.append(calls.pop(reader))
     return replace(original, calls=tuple(calls))
 

@@ -91,7 +91,7 @@ class Request:
         return (self.recipe or _wished)(captured.defaults)
 
     def _again(self, captured: Captured, recipe: Recipe, **changes: Any) -> Plan:
-        """The plan with another update, accumulate, batch, input_shape or memories, if it fits."""
+        """The plan with some of the wishes otherwise, if it fits."""
         wished = {key: changes[key] for key in ("update", "accumulate") if key in changes}
         recipe = replace(recipe, **wished)
         anew = {key: value for key, value in changes.items() if key in ("batch", "input_shape")}
@@ -100,7 +100,8 @@ class Request:
         sizes = {**self.memories, **changes.get("memories", {})}
         device = targets.load(self.target, cores=self.cores, sizes=sizes)
         graph = training_graph(captured, recipe, layout=self.layout)
-        return plan(graph, device, options=self.planning)
+        planning = replace(self.planning, buffers=changes.get("buffers", self.planning.buffers))
+        return plan(graph, device, options=planning)
 
 
 def _is_mean(recipe: Recipe) -> bool:

@@ -136,7 +136,7 @@ def _ways(
 
 
 def _larger(plan: Plan, attempt: _Attempt) -> Iterator[WayOut]:
-    ways = (_farther_memory(plan, attempt), _larger_memory(plan, attempt))
+    ways = (_tiles(plan, attempt), _farther_memory(plan, attempt), _larger_memory(plan, attempt))
     return (way for way in ways if way is not None)
 
 
@@ -198,6 +198,14 @@ def _smaller_input(attempt: _Attempt, shape: Sequence[int] | None) -> WayOut | N
         if plan is not None:
             return WayOut(f"--input {'x'.join(map(str, smaller))}", plan)
     return None
+
+
+def _tiles(plan: Plan, attempt: _Attempt) -> WayOut | None:
+    """Where all was to be in the nearest of several memories."""
+    if len(plan.target.memories) == 1 or too_small(plan) != plan.target.memories[0]:
+        return None
+    tiled = attempt(buffers="auto")
+    return WayOut("--buffers auto", tiled, "the rest in tiles") if tiled else None
 
 
 def _farther_memory(plan: Plan, attempt: _Attempt) -> WayOut | None:

@@ -276,7 +276,7 @@ def _layers(plan: Plan, owners: Owners) -> list[Row]:
         ledger.note((module, "forward"), name, new=True)
     for call in plan.calls:
         for name in call.nodes:
-            _note_node(ledger, owners, nodes[name])
+            _note_node(ledger, owners, nodes[name], owners.of_node(call.nodes[0]))
         windows = call.tiling.windows if call.tiling else ()
         passing = [call.scratch, *(window.near for window in windows if window)]
         ledger.note_passing((owners.of_node(call.nodes[0]), call.phase), passing)
@@ -292,7 +292,8 @@ def _layers(plan: Plan, owners: Owners) -> list[Row]:
 READ_AGAIN = {"backward": "activations", "update": "gradients"}
 
 
-def _note_node(ledger: _Ledger, owners: Owners, node: Node) -> None:
+def _note_node(ledger: _Ledger, owners: Owners, node: Node, maker: str) -> None:
+    """maker: the module whose call makes it, and what follows in the same place."""
     row = (owners.of_node(node.name), node.phase)
     for name in node.inputs:
         kind = owners.kind(name)
@@ -303,7 +304,7 @@ def _note_node(ledger: _Ledger, owners: Owners, node: Node) -> None:
             ledger.note(row, name)
     for name in node.outputs:
         if owners.kind(name) in ("activations", "gradients"):
-            ledger.note(row, name, new=True)
+            ledger.note((maker, node.phase), name, new=True)
 
 
 def _by_kind(entries: Mapping[tuple[str, str], int]) -> dict[str, int]:
