@@ -27,6 +27,10 @@ bench: setup
 	$(RUN)/python bench/host_speed.py
 	$(RUN)/python bench/memory.py
 	$(RUN)/python bench/kernels.py
+	$(RUN)/python bench/planning.py
+	$(RUN)/python bench/transfers.py
+	$(RUN)/python bench/steps.py
+	$(RUN)/python bench/tuner.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
