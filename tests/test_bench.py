@@ -55,10 +55,10 @@ def test_the_fastest_comes_first(arguments: tuple[str, ...]) -> None:
 
 
 def test_plain_output_is_for_people() -> None:
-    done = gradlet("gemm", "--m", "4", "--n", "4", "--k", "4", "--alignments", "1")
+    done = gradlet("gemm", "--m", "16", "--n", "16", "--k", "16", "--alignments", "1")
     assert done.returncode == 0, done.stderr
     first, heads, *rows = done.stdout.splitlines()
-    assert "64 multiply-adds on 8 cores" in first
+    assert "4,096 multiply-adds on 8 cores" in first
     assert "MAC/cycle" in heads
     assert "of issue limit" in heads
     assert rows[-1].startswith("gl_f32_gemm_nn__ref")
