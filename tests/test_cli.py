@@ -138,7 +138,7 @@ BAD = {
     "bad setting": (("build", "model.py:net", "-o", "d", "--set", "RAM"), "KEY=VALUE"),
     "does not fit": (
         ("build", "zoo:mobilenet-v1-025", "-o", "d"),
-        "has 61,440 of L1 and 1,441,792 of L2",
+        "has 59,392 of L1 and 1,441,792 of L2",
     ),
     "batch": (("build", "model.py:net", "-o", "d", "--batch", "0"), "batch of 0"),
     "loss": (("build", "model.py:net", "-o", "d", "--loss", "magic"), "unknown loss"),

@@ -58,7 +58,9 @@ def test_the_golden_program_passes_and_prints_what_the_host_prints(
         assert mine == f"{before}, {rest.partition(', ')[2]}"
 
 
-def test_the_golden_program_fails_on_a_wrong_kernel(project: Project, tmp_path: Path) -> None:
+def test_the_golden_program_fails_on_a_wrong_kernel(tmp_path: Path) -> None:
+    plain = Options(variants={"unary": "ref"})
+    project = device_project(model_graph("lenet"), tmp_path / "p", options=plain)
     (path,) = project.folder.glob("kernels/*unary_relu__ref.c")
     path.write_text(path.read_text().replace("? 0.0f", "? 0.5f"))
     result = golden(project, tmp_path, probes=True)
@@ -98,9 +100,9 @@ def test_the_nearest_memory_that_is_large_enough(tmp_path: Path) -> None:
 
 
 def test_what_is_touched_most_lies_near(tmp_path: Path) -> None:
-    """Between all in L1 and all in L2: the same bits, and cycles that grow as L1 shrinks."""
+    """Between all in L1 and all in L2: the same results, and cycles that grow as L1 shrinks."""
     graph, runs = model_graph("lenet"), []
-    ways = (("64k", "auto"), ("12k", "auto"), ("8k", "auto"), ("8k", "single"), ("8k", "none"))
+    ways = (("64k", "auto"), ("24k", "auto"), ("14k", "auto"), ("14k", "single"), ("14k", "none"))
     for size, buffers in ways:
         folder = tmp_path / f"{size}{buffers}"
         project = device_project(graph, folder, options=Options(buffers=buffers), L1=size)
@@ -112,24 +114,25 @@ def test_what_is_touched_most_lies_near(tmp_path: Path) -> None:
     cycles = [run.cycles[0] for run in runs]
     assert cycles[0] < cycles[1] < cycles[2] < cycles[4]
     for name, value in runs[0].states[0].items():
-        assert all((run.states[0][name] == value).all() for run in runs)
+        for run in runs:  # tiles of a sum are added in another order
+            assert run.states[0][name] == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
 def test_a_model_that_fits_nowhere() -> None:
     target = targets.load("pulp-open", sizes={"L1": "8k", "L2": "140k"})
-    with pytest.raises(GradletError, match=r"has 4,096 of L1 and 12,288 of L2 for data"):
+    with pytest.raises(GradletError, match=r"bytes of L2, the target 'pulp-open' has 12,288 for"):
         plan(model_graph("lenet"), target)
 
 
 def test_l1_filled_to_the_last_byte(tmp_path: Path) -> None:
     """What the planner says fits is linked and runs: stacks begin right behind the data."""
     graph = model_graph("lenet")
-    need = device_project(graph, tmp_path / "a", cores=1).plan.used
-    sizes = device_project(graph, tmp_path / "a", cores=1).plan.sizes_bytes
-    size = -(-(need + sizes) // 256) * 256 + 512
+    roomy = device_project(graph, tmp_path / "a", cores=1).plan
+    need, sizes, stack = roomy.used, roomy.sizes_bytes, roomy.target.stack
+    size = -(-(need + sizes) // 256) * 256 + stack
     project = device_project(graph, tmp_path / "b", cores=1, L1=str(size))
     assert project.plan.level.name == "L1"
-    assert project.plan.used + sizes > size - 512 - 256
+    assert project.plan.used + sizes > size - stack - 256
     assert sim.run(project, sanitize=True).loss == host.run(project).loss
 
 

@@ -12,6 +12,7 @@ from gradlet import target as targets
 from gradlet.emit.project import Project
 from gradlet.engines import device, gvsoc, host
 from gradlet.errors import GradletError
+from gradlet.plan import Options
 from gradlet.sim import SimConfig, simulate
 from tests.pulp.support import device_project, model_graph, zoo_graph
 from tests.sim.c_programs import compile_c
@@ -53,7 +54,9 @@ def test_losses_and_cycles_are_read_back(project: Project, tmp_path: Path) -> No
     assert min(run.cycles) > 1000
 
 
-def test_a_failed_golden_check_is_an_error(project: Project, tmp_path: Path) -> None:
+def test_a_failed_golden_check_is_an_error(tmp_path: Path) -> None:
+    plain = Options(variants={"unary": "ref"})
+    project = device_project(model_graph("lenet"), tmp_path / "p", options=plain)
     command(tmp_path, STAND_IN.format(python=sys.executable, source=str(SOURCE)))
     (path,) = project.folder.glob("kernels/*unary_relu__ref.c")
     path.write_text(path.read_text().replace("? 0.0f", "? 0.5f"))

@@ -26,7 +26,7 @@ GEMM = "*gemm_nt__ref.c"
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """With the plain kernels, which are easily broken."""
-    plain = Options(variants={"gemm": "ref", "unary": "ref", "conv2d": "ref"})
+    plain = Options(fuse=False, variants={"gemm": "ref", "unary": "ref", "conv2d": "ref"})
     return device_project(model_graph("lenet"), tmp_path / "p", cores=4, options=plain)
 
 
@@ -38,7 +38,7 @@ def fault(project: Project) -> str:
 
 def test_a_store_past_the_end(project: Project) -> None:
     break_kernel(
-        project, RELU, "    for (int i", "    if (me.id == 2) y[s->count] = 1.0f;\n    for (int i"
+        project, RELU, "    for (int i", "    if (me.id == 2) y[s->count] = 0.0f;\n    for (int i"
     )
     message = fault(project)
     assert "node 'relu_0' of module '1' (kernel gl_f32_unary_relu__ref)" in message

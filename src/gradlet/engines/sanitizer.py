@@ -117,6 +117,7 @@ class Sanitizer:
         self.leave()
         self.new_phase()
         call = self.call = self.plan.calls[index]
+        self.kernel = call.kernel
         self.loss = [self.span(self.plan.graph.loss)] if answers else []
         if call.tiling:
             self._open_copies(call.tiling)
@@ -157,6 +158,7 @@ class Sanitizer:
 
     def next_kernel(self, entry: Entry) -> None:
         """A kernel is entered once more, or for another tile: only its boxes are open now."""
+        self.kernel = entry.kernel
         if not entry.views:
             self.new_phase()
             return
@@ -224,10 +226,11 @@ class Sanitizer:
         if self.call is None:
             return f"between two steps: {reason}; {self._what(fault)}"
         modules = {node.name: node.module for node in self.plan.graph.nodes}
-        module = modules[self.call.nodes[0]]
+        first = self.kernel.family == self.call.kernel.family
+        module = modules[self.call.nodes[0 if first else -1]]
         where = f" of module '{module}'" if module else ""
         return (
-            f"node '{self.call.name}'{where} (kernel {self.call.kernel.name}): {reason}; "
+            f"node '{self.call.name}'{where} (kernel {self.kernel.name}): {reason}; "
             f"{self._what(fault)}"
         )
 
