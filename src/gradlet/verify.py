@@ -296,10 +296,11 @@ def _save_failure(
         path.unlink(missing_ok=True)
         return ""
     graph = project.plan.graph
-    node = next(node for node in graph.nodes if node.name == wrong.node)
+    together = next((c.nodes for c in project.plan.calls if wrong.node in c.nodes), (wrong.node,))
+    nodes = [node for node in graph.nodes if node.name in together]
     first = {name: value[0] for name, value in graph.samples.items()}
     known = {**graph.data, **first, **computed}
-    values = {f"input/{name}": known[name] for name in node.inputs if name in known}
-    values.update({f"output/{name}": known[name] for name in node.outputs if name in known})
+    values = {f"input/{n}": known[n] for node in nodes for n in node.inputs if n in known}
+    values |= {f"output/{n}": known[n] for node in nodes for n in node.outputs if n in known}
     np.savez(path, **values)
     return str(Path(path))
