@@ -25,6 +25,8 @@ from gradlet.tuning import tune_conv2d, tune_project
 from tests.pulp.support import device_project, model_graph
 from tests.test_cli import gradlet as command
 
+START = 1500
+"""Cycles that a call by itself needs for its table and its first boxes, which a network hides."""
 QUICK = Settings(keep=3, rounds=1, around=2)
 
 
@@ -58,7 +60,8 @@ def test_a_candidate_costs_what_the_node_costs(small: Plan, tmp_path: Path) -> N
         if node.before is None or tiling is None or costs[node.name].cycles < 5000:
             continue
         compared += 1
-        assert node.before == pytest.approx(costs[node.name].cycles, rel=0.2), node.name
+        here = costs[node.name].cycles
+        assert 0.85 * here <= node.before <= 1.15 * here + START, node.name
     assert compared >= 2
 
 
@@ -110,9 +113,9 @@ def test_interrupted_work_goes_on(small: Plan, tmp_path: Path) -> None:
 
 def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
     target = load_target("pulp-open", sizes={"L1": "16k"})
-    layer = {"out": 2, "kernel": 3, "padding": 1}
-    quick = tune_conv2d(layer, [2, 6, 6], "forward", target, QUICK, jobs=1)
-    every = tune_conv2d(layer, [2, 6, 6], "forward", target, Settings(exhaustive=True), jobs=1)
+    layer = {"out": 4, "kernel": 3, "padding": 1}
+    quick = tune_conv2d(layer, [3, 8, 8], "forward", target, QUICK, jobs=1)
+    every = tune_conv2d(layer, [3, 8, 8], "forward", target, Settings(exhaustive=True), jobs=1)
     assert len(every.ranked) > 4 * len(quick.ranked)
     assert every.ranked[0][1] <= quick.ranked[0][1]
     assert every.ranked[0][1] >= 0.9 * quick.ranked[0][1]

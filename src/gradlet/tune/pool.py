@@ -55,8 +55,9 @@ class Pool:
         self, elf: bytes, target: Target, chunks: Sequence[Sequence[Numbered]]
     ) -> Iterator[tuple[int, int | None]]:
         assert self._client is not None
-        shared = self._client.scatter(elf, broadcast=True)
-        futures = [self._client.submit(_work, shared, target, c, pure=False) for c in chunks]
+        futures = [
+            self._client.submit(_work, elf, target, c, pure=False, retries=2) for c in chunks
+        ]
         for future in futures:  # those behind are computed meanwhile
             yield from future.result()
 
