@@ -286,13 +286,16 @@ class Asm:
     def _local(self, name: str) -> str:
         return f".L{self.name}_{name}"
 
-    def function(self, parameters: str, align: int = 16) -> str:
+    def body(self) -> str:
+        """The same as strings of C."""
+        return "\n".join(f'        "{line}\\n"' for line in self.text())
+
+    def function(self, parameters: str, align: int = 16, result: str = "void") -> str:
         """A C function with these parameters whose body is this; it must return by itself."""
-        body = "\n".join(f'        "{line}\\n"' for line in self.text())
         return (
             f"__attribute__((naked, noinline, used, aligned({align})))\n"
-            f"static void {self.name}({parameters})\n"
-            f"{{\n    __asm__ volatile(\n{body});\n}}"
+            f"static {result} {self.name}({parameters})\n"
+            f"{{\n    __asm__ volatile(\n{self.body()});\n}}"
         )
 
 
