@@ -194,6 +194,10 @@ class Asm:
     def max(self, rd: str, a: str, b: str) -> None:
         self(".insn r 0x33, 6, 0x02,", rd, a, b)
 
+    def minu(self, rd: str, a: str, b: str) -> None:
+        """Without a sign."""
+        self(".insn r 0x33, 5, 0x02,", rd, a, b)
+
     # Hardware loops: 0 is the inner one. The body runs at least once, also for a count of 0.
 
     @contextmanager
