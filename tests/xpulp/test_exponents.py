@@ -22,10 +22,10 @@ Job = tuple[list[Array], list[Array | None], dict[str, Size], dict[int, int]]
 
 def lines(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Some far below the others: the smallest result that is not 0, and beyond."""
-    value = generator.standard_normal(shape) * generator.choice([1.0, 10.0, 60.0])
+    value: Array = generator.standard_normal(shape) * generator.choice([1.0, 10.0, 60.0])
     value[generator.random(shape) < 0.05] = -np.inf
     value[:, 0] = 0.0
-    return value.astype(np.float32)
+    return np.asarray(value, np.float32)
 
 
 def softmax_job(kernel: Kernel, generator: np.random.Generator, number: int) -> Job:

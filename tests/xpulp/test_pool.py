@@ -1,4 +1,5 @@
-"""Pooling in assembler, a thousand layers per variant: windows of any stride and padding in both layouts, NaN and ties as well."""
+"""Pooling in assembler, a thousand layers per variant: any stride and padding, both layouts, with NaN
+and ties."""
 
 from __future__ import annotations
 
