@@ -1,5 +1,5 @@
-"""Pooling in assembler, a thousand layers per variant: any stride and padding, both layouts, with NaN
-and ties."""
+"""Pooling in assembler: any stride and padding, both layouts, with NaN and ties; a thousand layers
+for each variant."""
 
 from __future__ import annotations
 

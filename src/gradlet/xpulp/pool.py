@@ -1,7 +1,8 @@
 """Windows of 2 x 2 or 3 x 3 along a row of outputs, all of them inside of the image; whole planes.
 
 Pixels are `pixel` bytes apart, so either layout will do: 4, or those of all channels. Each row of
-the window has a pointer, which its last load moves on to the next window (by `hop`).
+the window has a pointer, which its last load moves on to the next window (by `hop`). For a maximum
+a row outside of the image can be replaced by one of the window that is inside.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from gradlet.xpulp.elementwise import Map, stretch
 
 FILL = Map((), (), "value", ("value",), "common")
 SIGNATURES = {
-    "max_forward": ("to", "from", "count", "pixel", "row", "hop", "to_step"),
-    "avg_forward": ("to", "from", "count", "pixel", "row", "hop", "to_step", "factor"),
-    "avg_grad": ("from", "dy", "count", "pixel", "row", "hop", "dy_step", "factor"),
-    "max_grad": ("dx", "from", "dy", "count", "pixel", "row", "hop", "dy_step"),
+    "max_forward": ("to", "rows", "count", "pixel", "hop"),
+    "avg_forward": ("to", "rows", "count", "pixel", "hop", "factor"),
+    "avg_grad": ("rows", "dy", "count", "pixel", "hop", "factor"),
+    "max_grad": ("dx", "x", "rows", "dy", "count", "pixel", "hop", "size"),
 }
-"""The arguments of a row; `from` is what the windows go over."""
-TYPES = {"to": "float *", "dx": "float *", "dy": "const float *", "factor": "float "}
+"""The arguments of a row; `rows` stands for the pointers to the first window's rows."""
+TYPES = {"to": "float *", "dx": "float *", "x": "const float *", "dy": "const float *"}
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
@@ -33,31 +34,30 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
 class _Row:
     def __init__(self, kind: str, kernel: int) -> None:
         self.asm, self.kind, self.kernel = Asm("windows"), kind, kernel
+        self.names: list[str] = []
+        for name in SIGNATURES[kind]:
+            self.names += [f"row{i}" for i in range(kernel)] if name == "rows" else [name]
         self.regs = Registers([*ARGUMENTS, *SCRATCH, *IDLE])
-        self.regs.take(*SIGNATURES[kind])
+        self.regs.take(*self.names)
+        self.rows = [self.regs[f"row{i}"] for i in range(kernel)]
 
     def text(self) -> str:
         asm, regs = self.asm, self.regs
-        self.rows = [regs["from"], *regs.take(*(f"row{i}" for i in range(1, self.kernel)))]
         asm.compressed(True)
-        for above, row in zip(self.rows, self.rows[1:], strict=False):
-            asm("add", row, above, regs["row"])
-        regs.give_back("row")
-        body = getattr(self, f"_{self.kind}")
+        for place, name in enumerate(self.names[len(ARGUMENTS) :]):
+            asm.lw(regs[name], "sp", 4 * place)
         if self.kind == "max_forward":
             asm.mv(regs.one("check"), "zero")
-        elif self.kind == "max_grad":
-            asm("sub", regs["dx"], regs["dx"], regs["from"])
         regs.take("first", "second")
         asm.compressed(False)
         with asm.loop(0, regs["count"]):
-            body()
+            getattr(self, f"_{self.kind}")()
         if self.kind == "max_forward":
             asm.mv("a0", regs["check"])
         asm("ret")
-        kinds = {**TYPES, "from": "float *" if self.kind == "avg_grad" else "const float *"}
-        names = SIGNATURES[self.kind]
-        parameters = ", ".join(f"{kinds.get(name, 'int ')}{name}" for name in names)
+        row = "float *" if self.kind == "avg_grad" else "const float *"
+        kinds = {**TYPES, **{f"row{i}": row for i in range(self.kernel)}, "factor": "float "}
+        parameters = ", ".join(f"{kinds.get(name, 'int ')}{name}" for name in self.names)
         return asm.function(parameters, result="float" if self.kind == "max_forward" else "void")
 
     def _steps(self) -> list[tuple[str, str]]:
@@ -85,17 +85,17 @@ class _Row:
     def _max_forward(self) -> None:
         """fmax passes a NaN over; the sum of all, which is returned, shows that there was one."""
         total = self._fold("fmax.s", self.regs["check"])
-        self.asm.sw_post(total, self.regs["to"], self.regs["to_step"])
+        self.asm.sw_post(total, self.regs["to"], self.regs["pixel"])
 
     def _avg_forward(self) -> None:
         total = self._fold("fadd.s")
         self.asm("fmul.s", total, total, self.regs["factor"])
-        self.asm.sw_post(total, self.regs["to"], self.regs["to_step"])
+        self.asm.sw_post(total, self.regs["to"], self.regs["pixel"])
 
     def _avg_grad(self) -> None:
         asm, regs = self.asm, self.regs
         part, old = regs["first"], regs["second"]
-        asm.lw_post(part, regs["dy"], regs["dy_step"])
+        asm.lw_post(part, regs["dy"], regs["pixel"])
         steps = self._steps()
         asm.lw(old, steps[0][0])
         asm("fmul.s", part, part, regs["factor"])
@@ -106,8 +106,9 @@ class _Row:
             asm.sw_post(old, pointer, step)
 
     def _max_grad(self) -> None:
-        """The first largest, or the last NaN."""
-        asm, regs = self.asm, self.regs
+        """To the first largest, or the last NaN; unless it is outside of the `size` bytes from x on
+        that are this core's own."""
+        asm, regs, foreign = self.asm, self.regs, self.asm.fresh()
         top, value = regs["first"], regs["second"]
         at, number, other = regs.rest[:3]
         (pointer, step), *others = self._steps()
@@ -124,11 +125,15 @@ class _Row:
             asm.mv(top, value)
             asm("sub", at, pointer, step)
             asm.label(skip)
+        asm("sub", at, at, regs["x"])
+        asm.lw_post(top, regs["dy"], regs["pixel"])
+        asm.branch("bgeu", at, regs["size"], to=foreign)
         asm("add", at, at, regs["dx"])
-        asm.lw_post(top, regs["dy"], regs["dy_step"])
         asm.lw(value, at)
         asm("fadd.s", value, value, top)
         asm.sw(value, at)
+        asm.label(foreign)
+        asm.mv(top, "zero")  # a loop has to end with an instruction that is always reached
 
 
 def _line_sum() -> str:
