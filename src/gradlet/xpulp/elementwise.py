@@ -1,7 +1,8 @@
 """Element by element: loads, a few instructions, a store, for two elements at a time.
 
 The C around it cuts the work into stretches. An operand moves on by 4 bytes, or by as much as a
-register says: one of its own, which may be 0 where it is broadcast, or one for all and the result.
+register says: one of its own, which may be 0 where it is broadcast, or one for all and the result;
+"each": the result has one of its own as well.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ class Map:
     body: tuple[tuple[str | int, ...], ...]
     result: str
     constants: tuple[str, ...] = ()
-    steps: str = ""  # "own" or "common"
+    steps: str = ""  # "own", "common" or "each"
 
     @property
     def step_names(self) -> tuple[str, ...]:
         own = tuple(f"{name}_step" for name in self.inputs)
-        return {"": (), "own": own, "common": ("step",)}[self.steps]
+        return {"": (), "own": own, "common": ("step",), "each": (*own, "to_step")}[self.steps]
 
 
 MAPS = {
@@ -52,11 +53,15 @@ MAPS = {
     "add": Map(("a", "b"), (("fadd.s", "a", "a", "b"),), "a", steps="own"),
     "sub": Map(("a", "b"), (("fsub.s", "a", "a", "b"),), "a", steps="own"),
     "mul": Map(("a", "b"), (("fmul.s", "a", "a", "b"),), "a", steps="own"),
+    "copy": Map(("x",), (), "x", steps="each"),
+    "fill": Map((), (), "value", ("value",), "common"),
 }
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
-    return {"stretch": stretch("stretch", MAPS[mode])}
+    """more: further functions that the template uses."""
+    made = {name: stretch(name, MAPS[name]) for name in params.get("more", ())}
+    return {"stretch": stretch("stretch", MAPS[mode]), **made}
 
 
 def stretch(name: str, item: Map) -> str:
@@ -89,6 +94,7 @@ def _elements(asm: Asm, item: Map, argument: dict[str, str], count: int) -> None
     own = [*item.inputs, "t"]
     places = [{name: SCRATCH[i * len(own) + j] for j, name in enumerate(own)} for i in range(count)]
     common = argument.get("step", 4)
+    to_step = argument.get("to_step", common)
     for name in item.inputs:
         for place in places:
             asm.lw_post(place[name], argument[name], argument.get(f"{name}_step", common))
@@ -98,4 +104,4 @@ def _elements(asm: Asm, item: Map, argument: dict[str, str], count: int) -> None
             asm(str(op), *named)
     for place in places:
         value = place.get(item.result) or argument[item.result]
-        asm.sw_post(value, argument["to"], common)
+        asm.sw_post(value, argument["to"], to_step)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradlet.xpulp.asm import ARGUMENTS, IDLE, SCRATCH, Asm, Registers
-from gradlet.xpulp.elementwise import Map, stretch
+from gradlet.xpulp.elementwise import MAPS, stretch
 
-FILL = Map((), (), "value", ("value",), "common")
 SIGNATURES = {
     "max_forward": ("to", "rows", "count", "pixel", "hop"),
     "avg_forward": ("to", "rows", "count", "pixel", "hop", "factor"),
@@ -25,7 +24,7 @@ TYPES = {"to": "float *", "dx": "float *", "x": "const float *", "dy": "const fl
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
     kind = mode.removesuffix("_hwc")
-    made = {"fill": stretch("fill", FILL) if kind.endswith("grad") else ""}
+    made = {"fill": stretch("fill", MAPS["fill"]) if kind.endswith("grad") else ""}
     if "kernel" in params:
         return made | {"windows": _Row(kind, params["kernel"]).text()}
     return made | {"line_sum": _line_sum() if kind == "avg_forward" else ""}
