@@ -10,7 +10,7 @@ moves for free, so the two sets of registers change roles, and the loop has two 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from gradlet.xpulp.asm import SAVED, Asm, AssemblyError
 
@@ -36,8 +36,7 @@ KINDS = [(width, left, right) for width in WIDTHS for left in (0, 1) for right i
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if mode == "weight_grad":
         return values([_WeightStrip(*kind, epilogue == "sgd") for kind in KINDS])
-    back, added = mode == "input_grad", epilogue == "sum"
-    return values([_MapStrip(*kind, back, added) for kind in KINDS])
+    return values([_MapStrip(*kind, mode == "input_grad", epilogue) for kind in KINDS])
 
 
 def values(strips: Sequence[Strip]) -> dict[str, Any]:
@@ -156,14 +155,35 @@ class Strip:
         return [column for column in range(first, first + KERNEL) if column in self.columns]
 
 
+class Stored(Protocol):
+    """What makes a map and ends with an epilogue."""
+
+    asm: Asm
+    y: str
+    spare: str
+    epilogue: str
+
+
+def store(strip: Stored, register: str, step: int | str) -> None:
+    """A sum into memory; the pointer goes on by `step`."""
+    asm = strip.asm
+    if strip.epilogue == "sum":
+        asm.lw(strip.spare, strip.y)
+        asm("nop")
+        asm("fadd.s", register, strip.spare, register)
+    elif strip.epilogue == "relu":
+        asm.max(register, register, "zero")  # as integers: the FPU makes no negative NaN
+    asm.sw_post(register, strip.y, step)
+
+
 class _MapStrip(Strip):
     """Outputs, or gradients of inputs with the kernel turned round."""
 
-    def __init__(self, width: int, left: int, right: int, back: bool, added: bool) -> None:
+    def __init__(self, width: int, left: int, right: int, back: bool, epilogue: str) -> None:
         super().__init__(width, left, right)
-        self.back, self.added = back, added
+        self.back, self.epilogue = back, epilogue
         self.bias = "zero" if back else self.inputs.pop()
-        self.spare = self.inputs.pop() if added else ""
+        self.spare = self.inputs.pop() if epilogue == "sum" else ""
 
     def channel(self) -> None:
         """The last row of the loop begins one row of outputs too many; nobody uses it."""
@@ -228,12 +248,7 @@ class _MapStrip(Strip):
             start = to
 
     def _store(self, pixel: int) -> None:
-        register = self.one[pixel]
-        if self.added:
-            self.asm.lw(self.spare, self.y)
-            self.asm("nop")
-            self.asm("fadd.s", register, self.spare, register)
-        self.asm.sw_post(register, self.y, self.y_after(pixel))
+        store(self, self.one[pixel], self.y_after(pixel))
 
 
 class _WeightStrip(Strip):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
-from gradlet.xpulp.depthwise import KERNEL, REGISTERS, RUN
+from gradlet.xpulp.depthwise import KERNEL, REGISTERS, RUN, store
 
 CELLS = range(1, 5)
 INSIDE, EVEN, ODD = 0, 1, 2
@@ -19,7 +19,7 @@ FIELDS = ("x", "y", "w", "turns", "below", "count", "x_step", "y_step")
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    strips = [_Strip(c, kind, epilogue == "sum") for c in CELLS for kind in (INSIDE, EVEN, ODD)]
+    strips = [_Strip(c, kind, epilogue) for c in CELLS for kind in (INSIDE, EVEN, ODD)]
     return {
         "functions": "\n\n".join(strip.function() for strip in strips),
         "table": ", ".join(strip.name for strip in strips),
@@ -28,9 +28,9 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
 
 
 class _Strip:
-    def __init__(self, cells: int, kind: int, added: bool) -> None:
+    def __init__(self, cells: int, kind: int, epilogue: str) -> None:
         self.name = f"strip_{cells}_{kind}"
-        self.asm, self.added = Asm(self.name), added
+        self.asm, self.epilogue = Asm(self.name), epilogue
         self.width = 2 * cells - (kind == ODD)
         names = iter(REGISTERS)
         self.given = [next(names) for _ in range(cells + (kind == INSIDE))]
@@ -118,9 +118,4 @@ class _Strip:
             yield cell + 1, 0
 
     def _store(self, register: str, pixel: int) -> None:
-        if self.added:
-            self.asm.lw(self.spare, self.y)
-            self.asm("nop")
-            self.asm("fadd.s", register, self.spare, register)
-        step = self.y_step if pixel == self.width - 1 else 4
-        self.asm.sw_post(register, self.y, step)
+        store(self, register, self.y_step if pixel == self.width - 1 else 4)

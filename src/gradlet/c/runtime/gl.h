@@ -256,6 +256,9 @@ static inline float gl_power(float x, int n)
     return n < 0 ? 1.0f / result : result;
 }
 
+/* 0 for what is negative; a NaN stays. */
+static inline float gl_relu(float x) { return x <= 0.0f ? 0.0f : x; }
+
 /* w - lr * (g + decay * w): one SGD step of one weight, the same wherever it is fused. */
 static inline float gl_sgd_step(float w, float g, const float *hyper)
 {
