@@ -255,6 +255,19 @@ class Asm:
         self("addi", "sp", "sp", size)
         self("ret")
 
+    def enter(self, field: int) -> None:
+        """The stack pointer takes the place of a0, a struct with room for two words at `field`:
+        its words are as near as those of a stack, and a0 is free. See gl_call()."""
+        self.sw("ra", "a0", field)
+        self.sw("sp", "a0", field + 4)
+        self.mv("sp", "a0")
+
+    def leave(self, field: int) -> None:
+        """Takes back what enter() did, and returns to the caller."""
+        self.lw("ra", "sp", field)
+        self.lw("sp", "sp", field + 4)
+        self("ret")
+
     def text(self) -> list[str]:
         """The lines of the function, loops resolved."""
         at: dict[int, list[str]] = {}

@@ -18,17 +18,14 @@ from gradlet.xpulp.asm import SAVED, Asm
 FIELDS = (
     *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "x_row", "y_row"),
     *("lines", "height", "x_line", "w_line"),
-    *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "back"),
+    *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller"),
 )
 """Of the struct that a block is called with, a word each."""
 CHANNELS = 2
-RUN = "a0"
-NEAR = (*(f"a{i}" for i in range(1, 6)), "s0", "s1")
-"""Pointers, steps and two inputs: what compressed loads can reach."""
-REGISTERS = (
-    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), "a6", "a7"),
-    *SAVED[2:],
-)
+RUN = "sp"
+AROUND = tuple(f"a{i}" for i in range(8))
+"""Pointers, steps, two inputs, and how many channels there are."""
+REGISTERS = ("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *SAVED)
 """Sums and weights."""
 
 
@@ -135,9 +132,9 @@ class _Block:
         last = reach.last_of(width) - right
         self.meets = [(i, t, p) for i, t, p in reach.meets(width) if left <= i <= last]
         self.asm = Asm(self.name)
-        self.x, *self.w = NEAR[:3]
-        self.inputs = list(NEAR[3:5])
-        self.x_step, self.w_step = NEAR[5:]
+        self.x, *self.w = AROUND[:3]
+        self.inputs = list(AROUND[3:5])
+        self.x_step, self.w_step, self.inner = AROUND[5:]
         names = iter(REGISTERS)
         self.sums = [[next(names) for _ in range(width)] for _ in range(CHANNELS)]
         self.weights = [[next(names) for _ in range(reach.kernel)] for _ in range(CHANNELS)]
@@ -145,7 +142,7 @@ class _Block:
     def function(self) -> str:
         asm = self.asm
         asm.compressed(True)
-        asm.sw("ra", RUN, 4 * FIELDS.index("back"))
+        asm.enter(4 * FIELDS.index("caller"))
         self._get(self.x_step, "x_inner")
         self._get(self.w_step, "w_inner")
         asm.label("row")
@@ -159,9 +156,7 @@ class _Block:
         self._store()
         self._next_row()
         asm.branch("bnez", self.inputs[0], to="row")
-        self._get("ra", "back")
-        asm("nop")
-        asm("ret")
+        asm.leave(4 * FIELDS.index("caller"))
         asm.compressed(False)
         return asm.function("struct run *run")
 
@@ -193,7 +188,7 @@ class _Block:
 
     def _taps(self) -> None:
         """A single channel leaves the inner loop to the lines."""
-        asm, (inner, line), (first, count) = self.asm, self.inputs, self.w
+        asm, inner, line, (first, count) = self.asm, self.inner, self.inputs[1], self.w
         outer, skipped = (registers[0] for registers in self.weights)
         asm.branch("blez", count, to="store")
         order = self._order()
@@ -223,7 +218,6 @@ class _Block:
             x_outer, w_outer = outer, skipped
             self._get(x_outer, "x_outer")
             self._get(w_outer, "w_outer")
-            self._get(inner, "channels")
             asm("add", self.x, self.x, x_outer)
             for pointer in self.w:
                 asm("add", pointer, pointer, w_outer)

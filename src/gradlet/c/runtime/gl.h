@@ -20,7 +20,7 @@
 #endif
 
 #ifdef __riscv
-/* Calls assembler that saves nothing, so that its caller saves once what many calls would. */
+/* Calls assembler that saves nothing but sp, so that its caller saves once what many calls would. */
 static inline void gl_call(void *function, void *argument)
 {
     register void *a0 __asm__("a0") = argument;
