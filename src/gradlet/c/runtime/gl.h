@@ -18,6 +18,7 @@
 #else
 #define GL_COMPACT
 #endif
+#define GL_INLINE GL_COMPACT static inline __attribute__((always_inline))
 
 #ifdef __riscv
 /* Calls assembler that saves nothing but sp, so that its caller saves once what many calls would. */
