@@ -94,6 +94,7 @@ class Asm:
         self._ends: set[int] = set()
         self._modes: dict[int, list[str]] = {}
         self._fresh = 0
+        self._small = False
 
     def __call__(self, op: str, *operands: str | int) -> None:
         """An instruction that the assembler knows and that is one word long."""
@@ -134,7 +135,8 @@ class Asm:
     def compressed(self, on: bool) -> None:
         """From here on the assembler may take two bytes where it can: for code that runs once.
 
-        Hardware loops and their set-up stay outside of such parts."""
+        Hardware loops and their set-up stay outside of such parts; loop() sees to that itself."""
+        self._small = on
         here = [".option rvc"] if on else [".balign 4", ".option norvc"]
         self._modes.setdefault(self.count, []).extend(here)
 
@@ -199,7 +201,9 @@ class Asm:
     @contextmanager
     def loop(self, level: int, count: str | int) -> Iterator[None]:
         """The body, `count` times: a register, or a number below 4096."""
-        end = self.fresh()
+        end, small = self.fresh(), self._small
+        if small:
+            self.compressed(False)
         if isinstance(count, int):
             self.bounds(level, self._behind(2), end)
             self.iterations(level, count)
@@ -208,6 +212,8 @@ class Asm:
         start = self.count
         yield
         self.close(end, start)
+        if small:
+            self.compressed(True)
 
     def bounds(self, level: int, start: str, end: str) -> None:
         """Start and end of a loop whose count is set elsewhere; `end` is closed by close()."""

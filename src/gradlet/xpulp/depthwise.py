@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from gradlet.xpulp.asm import SAVED, Asm, AssemblyError
+from gradlet.xpulp.asm import Asm, AssemblyError
 
 WIDTHS = range(3, 6)
 KERNEL = 3
 FIELDS = (
     *("x", "y", "w", "b", "b_step", "turns", "odd", "above", "below", "count"),
-    *("x_step", "y_step", "x_next", "y_next", "fresh", "special", "update", "rate", "decay"),
+    *("x_step", "y_step", "x_next", "y_next", "fresh", "special", "update", "rate", "decay", "caller"),
 )
 """Of the struct that a strip is called with, a word each."""
-RUN = "a0"
+RUN = "sp"
 REGISTERS = (
     *(f"s{i}" for i in range(12)),
-    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(1, 8))),
+    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(8))),
 )
 LAST, MIDDLE, FIRST = 2, 1, 0
 """Which row of the kernel meets a row of inputs."""
@@ -68,8 +68,8 @@ class Strip:
 
     def function(self) -> str:
         asm = self.asm
-        saved = ["ra", *SAVED]
-        asm.push(saved)
+        asm.compressed(True)
+        asm.enter(4 * FIELDS.index("caller"))
         for register, field in (
             *((self.x, "x"), (self.y, "y")),
             *((self.x_step, "x_step"), (self.y_step, "y_step")),
@@ -79,8 +79,9 @@ class Strip:
         asm.label("channel")
         self.channel()
         asm.branch("bnez", self.temps[1], to="channel")
-        asm.pop(saved)
+        asm.leave(4 * FIELDS.index("caller"))
         self.rare()
+        asm.compressed(False)
         return asm.function("struct run *run")
 
     def before(self) -> None:
@@ -262,6 +263,7 @@ class _WeightStrip(Strip):
         self.begun = set(self.all_taps)
 
     def before(self) -> None:
+        self.asm.compressed(False)
         self.asm.bounds(0, "loop", "loop_end")
 
     def channel(self) -> None:
@@ -286,6 +288,7 @@ class _WeightStrip(Strip):
         asm.label("half")
         self._row(last=two, middle=one, first=two)
         asm.close("loop_end", start)
+        asm.compressed(True)
         asm.label("end")
         self._row(last=one, middle=two)
         pointer, flag = self.temps

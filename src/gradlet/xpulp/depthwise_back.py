@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gradlet.xpulp.asm import SAVED, Asm
+from gradlet.xpulp.asm import Asm
 from gradlet.xpulp.depthwise import KERNEL, REGISTERS, RUN, store
 
 CELLS = range(1, 5)
 INSIDE, EVEN, ODD = 0, 1, 2
 """How a strip ends: with another behind it, or with an image of even or odd width."""
-FIELDS = ("x", "y", "w", "turns", "below", "count", "x_step", "y_step")
+FIELDS = ("x", "y", "w", "turns", "below", "count", "x_step", "y_step", "caller")
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,8 +41,8 @@ class _Strip:
 
     def function(self) -> str:
         asm, count = self.asm, self.even
-        saved = ["ra", *SAVED]
-        asm.push(saved)
+        asm.compressed(True)
+        asm.enter(4 * FIELDS.index("caller"))
         for register, field in (
             *((self.x, "x"), (self.y, "y")),
             *((self.x_step, "x_step"), (self.y_step, "y_step")),
@@ -68,7 +68,8 @@ class _Strip:
         asm("addi", count, count, -1)
         self._put(count, "count")
         asm.branch("bnez", count, to="channel")
-        asm.pop(saved)
+        asm.leave(4 * FIELDS.index("caller"))
+        asm.compressed(False)
         return asm.function("struct run *run")
 
     def _get(self, register: str, field: str) -> None:

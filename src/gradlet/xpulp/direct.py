@@ -210,7 +210,6 @@ class _Block:
         self._get(self.x_step, "x_line")
         self._get(self.w_step, "w_line")
         asm("addi", outer, "zero", 1)
-        asm.compressed(False)
         asm.label("many")
         with asm.loop(1, outer):
             with asm.loop(0, inner):
@@ -221,7 +220,6 @@ class _Block:
             asm("add", self.x, self.x, x_outer)
             for pointer in self.w:
                 asm("add", pointer, pointer, w_outer)
-        asm.compressed(True)
 
     def _order(self) -> list[tuple[int, list[tuple[int, int]]]]:
         """Each input with its (tap, pixel)."""

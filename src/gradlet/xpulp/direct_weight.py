@@ -188,7 +188,6 @@ class _Unit:
         self._get(count, field)
         asm("nop")
         asm.branch("beqz", count, to=f"no_{field}")
-        asm.compressed(False)
         with asm.loop(1, count):
             row = _Row(self, lines)
             first = self.window - 1 + self.rest
@@ -206,7 +205,6 @@ class _Unit:
             self._get(count, f"back{row.end}")
             asm("nop")
             asm("add", self.x, self.x, count)
-        asm.compressed(True)
         if field == "top":
             asm("add", self.x, self.x, self.back)
         asm.label(f"no_{field}")
