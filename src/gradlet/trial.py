@@ -174,7 +174,7 @@ class Trial(Paused):
         self.machine.write(self.place("gl_trial"), np.array(words, np.uint32).tobytes())
         granted = []
         if self.sanitize:
-            known = bool(kernel.epilogue) or bool(in_place)
+            known = kernels.updated(kernel) or bool(in_place)
             granted = self._grant(
                 [(at_sizes, settings.nbytes), *_spans(at_inputs, inputs)],
                 _spans(at_outputs, outputs),

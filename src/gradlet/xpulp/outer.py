@@ -17,7 +17,7 @@ AT_ONCE = 2
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
-    if epilogue == "momentum":
+    if epilogue in ("momentum", "relu"):
         return {"strip": ""}
     asm = Asm("strip")
     asm.push(SAVED)
