@@ -78,7 +78,7 @@ def _back(job: Job) -> Job:
     """A product of a vector and weights that are updated afterwards, with hyper-parameters."""
     sizes, hyper = dict(job.sizes), HYPER["sgd"]
     dy, w = job.inputs[0].reshape(-1), job.inputs[1]
-    x = np.random.default_rng(len(dy)).standard_normal(w.shape[1]).astype(np.float32)
+    x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],)).astype(np.float32)
     slope = np.outer(dy.astype(np.float64), x)
     operands = [w.astype(np.float64), slope, hyper.astype(np.float64)]
     results = update_op("sgd").reference({}, *operands)
