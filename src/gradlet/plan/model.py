@@ -99,6 +99,11 @@ class Call:
         """Whether it replaces weights by its gradient's update."""
         return len(self.nodes) > 1 and self.follow is None
 
+    @property
+    def back(self) -> bool:
+        """Whether it makes the gradient of the layer's input as well, from the old weights."""
+        return len(self.nodes) > 2
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -226,6 +231,9 @@ class Plan:
         for call in self.calls:
             if call.phase == "forward":
                 totals["forward"] += call.macs
+            elif call.back:
+                totals["weight_grad"] += call.macs // 2
+                totals["input_grad"] += call.macs // 2
             elif call.nodes[0] in weight_nodes:
                 totals["weight_grad"] += call.macs
             elif call.phase == "backward":
