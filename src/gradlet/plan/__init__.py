@@ -205,9 +205,10 @@ def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Itera
     near_persistent, persistent = split(draft.persistent, levels.near)
     far_persistent, persistent = split(persistent, far)
     limit = levels.room - near_forever(levels, near_persistent, near.align)
+    near_buffers = _buffers(levels.requests, near_persistent, draft.storages, near, NEAR, limit)
     buffers = [
         *_buffers(requests, persistent, draft.storages, whole.level),
-        *_buffers(levels.requests, near_persistent, draft.storages, near, NEAR, limit),
+        *(_in_calls(b) if b.region == f"{NEAR}arena" else b for b in near_buffers),
         *_buffers(far_requests, far_persistent, draft.storages, last, prefix=FAR),
     ]
     yield replace(whole, calls=tuple(levels.calls), buffers=tuple(buffers))
@@ -238,6 +239,12 @@ def _buffers(
             for r in requests
         ),
     ]
+
+
+def _in_calls(buffer: Buffer) -> Buffer:
+    """Of a buffer whose life was counted in halves of calls."""
+    (first, late), (last, second) = divmod(buffer.first, 2), divmod(buffer.last, 2)
+    return replace(buffer, first=first, last=last, late=late == 1, gone=second == 0)
 
 
 def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
