@@ -84,7 +84,11 @@ def _job(kernel: Kernel, sizes: dict[str, int], generator: np.random.Generator) 
     bias = random(n) if generator.random() < 0.5 else None
     settings = HYPER.get(kernel.epilogue, [])
     hyper = [settings[int(generator.integers(len(settings)))]] if settings else []
-    c = random(batch, m, n) if kernels.updated(kernel) else np.full((batch, m, n), np.nan, np.float32)
+    c = (
+        random(batch, m, n)
+        if kernels.updated(kernel)
+        else np.full((batch, m, n), np.nan, np.float32)
+    )
     moments = [random(batch, m, n)] if kernel.epilogue == "momentum" else []
     return Job(kernel, [c, *moments], [a, b, bias, *hyper], sizes)
 
