@@ -67,8 +67,8 @@ EPILOGUES = {
     "sum": Epilogue((), (), "{w} += {value};", "adds to what is there"),
     "relu": Epilogue((), (), "{w} = gl_relu({value});", "takes 0 for what is negative", fresh=True),
 }
-"""Updates and maps are named by the op that the store swallows; `sum` is for all tiles of a reduction
-but the first."""
+"""Updates and maps are named by the op that the store swallows; `sum` is for all tiles of a
+reduction but the first."""
 MAPS = ("relu",)
 """Elementwise ops of the result alone."""
 UPDATES = tuple(name for name in EPILOGUES if name not in ("sum", *MAPS))
