@@ -12,7 +12,7 @@ from typing import Any
 from gradlet.graph import Graph
 from gradlet.kernels import MAPS, Kernel
 from gradlet.ops.base import Size
-from gradlet.plan.table import control_bytes, rows, size_words, table_bytes
+from gradlet.plan.table import control_bytes, size_words, table_bytes, windows_of
 from gradlet.plan.tiling import Tiling, tiling_from_json
 from gradlet.target import Memory, Target
 
@@ -148,7 +148,7 @@ class Plan:
 
     @property
     def most_windows(self) -> int:
-        return max((len(rows(tiling)) for tiling in self.tilings), default=0)
+        return max(map(windows_of, self.tilings), default=0)
 
     @property
     def sizes_level(self) -> Memory:
