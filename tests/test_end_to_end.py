@@ -282,13 +282,13 @@ def break_file(project: Project, pattern: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "old", "new", "node"),
     [
-        ("kernels/*unary_relu__ref.c", "value <= 0.0f ? 0.0f", "value <= 0.0f ? 0.01f", "relu_0"),
+        ("kernels/*conv2d_forward_relu__*.c", "gl_relu(", "0.01f + gl_relu(", "relu_0"),
         ("kernels/*unary_relu_grad__ref.c", "> 0.0f ? value", "> 0.2f ? value", "d_matmul_0"),
         (
-            "kernels/*gemm_nt__dot*.c",
+            "kernels/*gemm_nt_relu__dot*.c",
             "l < 16; ++l)\n                lane",
             "l < 15; ++l)\n                lane",
-            "relu_2",  # which works on its result
+            "relu_2",  # which its store makes
         ),
         ("kernels/*pool_max_forward*.c", "value > top", "value >= top - 0.1f", "max_pool2d_0"),
         (

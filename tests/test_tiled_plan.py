@@ -66,6 +66,20 @@ def retiled(call: str, change: Callable[[Tiling], Tiling]) -> Change:
     return changed
 
 
+def ending_with(call: str, epilogue: str) -> Change:
+    """The kernel of a call with another epilogue."""
+
+    def changed(original: Plan) -> Plan:
+        calls = [
+            replace(c, kernel=replace(c.kernel, epilogue=epilogue)) if c.name == call else c
+            for c in original.calls
+        ]
+        assert tuple(calls) != original.calls
+        return replace(original, calls=tuple(calls))
+
+    return changed
+
+
 def window(call: str, tensor: str, /, **changes: Any) -> Change:
     """One window of a call otherwise."""
 
@@ -242,9 +256,14 @@ BROKEN: dict[str, tuple[Change, str]] = {
         "'relu_2': '7.bias' is added once too often",
     ),
     "nothing behind it": (
-        retiled("relu_0", lambda t: replace(t, finish=None)),
-        "'relu_0': what follows the tiles is left out",
+        retiled("relu_2", lambda t: replace(t, finish=None)),
+        "'relu_2': what follows the tiles is left out",
     ),
+    "a part of a sum that is taken for the whole": (
+        ending_with("relu_2", "relu"),
+        "'relu_2': .* takes a part of a sum for the whole",
+    ),
+    "another end": (ending_with("relu_0", "sum"), "'relu_0' is not what .* ends with"),
     "less memory": (less_memory, "L1 needs [0-9]+ bytes and has"),
 }
 

@@ -59,10 +59,10 @@ def test_the_golden_program_passes_and_prints_what_the_host_prints(
 
 
 def test_the_golden_program_fails_on_a_wrong_kernel(tmp_path: Path) -> None:
-    plain = Options(variants={"unary": "ref"})
+    plain = Options(variants={"conv2d": "ref"})
     project = device_project(model_graph("lenet"), tmp_path / "p", options=plain)
-    (path,) = project.folder.glob("kernels/*unary_relu__ref.c")
-    path.write_text(path.read_text().replace("? 0.0f", "? 0.5f"))
+    (path,) = project.folder.glob("kernels/*conv2d_forward_relu__ref.c")
+    path.write_text(path.read_text().replace("gl_relu(", "0.5f + gl_relu("))
     result = golden(project, tmp_path, probes=True)
     assert result.exit_code == 1
     assert "first wrong value: relu_0[" in result.stdout

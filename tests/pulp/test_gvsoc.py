@@ -55,11 +55,11 @@ def test_losses_and_cycles_are_read_back(project: Project, tmp_path: Path) -> No
 
 
 def test_a_failed_golden_check_is_an_error(tmp_path: Path) -> None:
-    plain = Options(variants={"unary": "ref"})
+    plain = Options(variants={"conv2d": "ref"})
     project = device_project(model_graph("lenet"), tmp_path / "p", options=plain)
     command(tmp_path, STAND_IN.format(python=sys.executable, source=str(SOURCE)))
-    (path,) = project.folder.glob("kernels/*unary_relu__ref.c")
-    path.write_text(path.read_text().replace("? 0.0f", "? 0.5f"))
+    (path,) = project.folder.glob("kernels/*conv2d_forward_relu__ref.c")
+    path.write_text(path.read_text().replace("gl_relu(", "0.5f + gl_relu("))
     with pytest.raises(GradletError, match="golden check"):
         gvsoc.run(project, gvsoc=tmp_path)
 

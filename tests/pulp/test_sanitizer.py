@@ -92,9 +92,9 @@ def test_unwritten_scratch(tmp_path: Path) -> None:
     sim.run(device, sanitize=True)
     share = "    const gl_range pixels = gl_share(me, plane);\n"
     look = "    if (scratch[1] > 1e30f) return;\n"
-    break_kernel(device, "*conv2d_forward__im2col*.c", share, look + share)
+    break_kernel(device, "*conv2d_forward_relu__im2col*.c", share, look + share)
     message = fault(device)
-    assert "kernel gl_f32_conv2d_forward__im2col" in message
+    assert "kernel gl_f32_conv2d_forward_relu__im2col" in message
     assert "where nobody has written" in message
     assert "byte 4 of 'scratch." in message
 

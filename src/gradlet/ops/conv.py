@@ -38,6 +38,9 @@ from gradlet.ops.line import (
 from gradlet.ops.tiling import Box, tile_shape
 from gradlet.ops.window import Sides, window
 
+PAIR = 2
+"""Channels that the kernels of a cluster compute at a time."""
+
 
 def _grouped(attrs: Attrs) -> int:
     return integer(attrs, "groups")
@@ -191,7 +194,7 @@ class Conv2d(MapOp):
             return without_rows((*axes, grouped), site.attrs)
         out_spans = (Span("w", 0), *(Span(b, 0) for b in bias), Span("y", 1))
         in_spans = (Span("x", 1), Span("w", 1))
-        axes.append(Axis("out_channels", y[1], out_spans))
+        axes.append(Axis("out_channels", y[1], out_spans, grain=PAIR))
         axes.append(Axis("in_channels", x[1], in_spans, reduction=True))
         return without_rows(axes, site.attrs)
 
@@ -263,7 +266,7 @@ class Conv2dInputGrad(MapOp):
             operands = {given: (1, dy[1]), "w": (0, w[0]), made: (1, dx[1])}
             grouped = _group_axis(_grouped(site.attrs), operands)
             return without_rows((*axes, grouped), site.attrs)
-        axes.append(Axis("in_channels", dx[1], (Span("w", 1), Span(made, 1))))
+        axes.append(Axis("in_channels", dx[1], (Span("w", 1), Span(made, 1)), grain=PAIR))
         axes.append(Axis("out_channels", dy[1], (Span(given, 1), Span("w", 0)), reduction=True))
         return without_rows(axes, site.attrs)
 
@@ -339,7 +342,7 @@ class Conv2dWeightGrad(MapOp):
             operands = {"dy": (1, dy[1]), "x": (1, x[1]), "dw": (0, dw[0])}
             grouped = _group_axis(_grouped(site.attrs), operands)
             return without_rows((*axes, grouped), site.attrs)
-        axes.append(Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0))))
+        axes.append(Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0)), grain=PAIR))
         axes.append(Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))))
         return without_rows(axes, site.attrs)
 

@@ -224,6 +224,8 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     tiles = prod(counts)
     rows = max(1, extents[0] // max(1, _innermost(operands[0], tile, problem.axes)))
     uneven = -(-rows // problem.cores) * problem.cores / rows
+    for axis, size in zip(problem.axes, tile, strict=True):
+        uneven *= -(-size // axis.grain) * axis.grain / size
     again = (prod(counts[n] for n in summed) - 1) * prod(operands[0].shape)
     compute = problem.work * uneven + again * ADD_CYCLES / problem.cores
     copied = [

@@ -111,6 +111,11 @@ class Asm:
         number = f".insn b 0x63, 3, {rs}, x{value % 32}, {self._local(to)}"
         self._lines.append(_Line(number, to=to))
 
+    def beq_imm(self, rs: str, value: int, to: str) -> None:
+        """Branch where the register is this number, -16 to 15."""
+        number = f".insn b 0x63, 2, {rs}, x{value % 32}, {self._local(to)}"
+        self._lines.append(_Line(number, to=to))
+
     def label(self, name: str = "") -> str:
         """Names this place; without a name it finds one."""
         name = name or self.fresh()

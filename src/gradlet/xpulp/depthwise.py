@@ -18,18 +18,8 @@ WIDTHS = range(3, 6)
 KERNEL = 3
 FIELDS = (
     *("x", "y", "w", "b", "b_step", "turns", "odd", "above", "below", "count"),
-    *(
-        "x_step",
-        "y_step",
-        "x_next",
-        "y_next",
-        "fresh",
-        "special",
-        "update",
-        "rate",
-        "decay",
-        "caller",
-    ),
+    *("x_step", "y_step", "x_next", "y_next", "fresh", "special", "update", "rate", "decay"),
+    "caller",
 )
 """Of the struct that a strip is called with, a word each."""
 RUN = "sp"

@@ -3,7 +3,7 @@
 A block keeps its sums and 2 x kernel weights in registers and streams each input once into all taps
 that it meets; what lies outside of the image is left out, so there is one function for each width
 and for each side that sticks out. Rows of a run differ by the lines of the kernel that meet the
-image: `first` of them lie outside, and their number follows from the two heights.
+image: `first` of them lie above it, or that many lines of it above the kernel, if negative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from gradlet.xpulp.asm import SAVED, Asm
 
 FIELDS = (
-    *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "x_row", "y_row"),
+    *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "y_row"),
     *("lines", "height", "x_line", "w_line"),
     *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller"),
 )
@@ -146,17 +146,16 @@ class _Block:
         self._get(self.x_step, "x_inner")
         self._get(self.w_step, "w_inner")
         asm.label("row")
+        self._begin()
         if self.meets:
-            self._lines()
-            self._begin()
             self._taps()
-        else:
-            self._begin()
         asm.label("store")
         self._store()
         self._next_row()
         asm.branch("bnez", self.inputs[0], to="row")
         asm.leave(4 * FIELDS.index("caller"))
+        if self.meets:
+            self._rare()
         asm.compressed(False)
         return asm.function("struct run *run")
 
@@ -165,17 +164,6 @@ class _Block:
 
     def _put(self, register: str, field: str) -> None:
         self.asm.sw(register, RUN, 4 * FIELDS.index(field))
-
-    def _lines(self) -> None:
-        """The first line of the kernel that meets the image goes to w0, their number to w1."""
-        asm, (first, count), (height, lines) = self.asm, self.w, self.inputs
-        self._get(first, "first")
-        self._get(height, "height")
-        self._get(lines, "lines")
-        asm("add", count, first, height)
-        asm.max(first, first, "zero")
-        asm.min(count, count, lines)
-        asm("sub", count, count, first)
 
     def _begin(self) -> None:
         """Sums start with the bias."""
@@ -187,39 +175,56 @@ class _Block:
                 self.asm.mv(register, sums[0])
 
     def _taps(self) -> None:
-        """A single channel leaves the inner loop to the lines."""
-        asm, inner, line, (first, count) = self.asm, self.inner, self.inputs[1], self.w
-        outer, skipped = (registers[0] for registers in self.weights)
-        asm.branch("blez", count, to="store")
-        order = self._order()
-        self._get(line, "x_line")
-        asm.mv(skipped, first)
-        asm("addi", self.x, self.x, 4 * order[-1][0])
-        asm.mv(outer, count)
-        asm.mac(self.x, skipped, line)
-        self._get(line, "w_line")
+        """The lines of the kernel that meet the image, as many as `outer`, and all channels."""
+        asm, (first, step) = self.asm, self.inputs
+        outer, spare = (registers[0] for registers in self.weights)
+        self._get(first, "first")
+        self._get(outer, "height")
+        self._get(spare, "lines")
+        self._get(step, "x_line")
+        asm("add", outer, outer, first)
+        asm.min(outer, outer, spare)
         for channel, pointer in enumerate(self.w):
             self._get(pointer, f"w{channel}")
-        self._get(inner, "channels")
-        for pointer in self.w:
-            asm("addi", pointer, pointer, 4 * self.reach.weight(self._weight_order()[-1]))
-        for pointer in self.w:
-            asm.mac(pointer, skipped, line)
-        asm.bne_imm(inner, 1, to="many")
-        asm.mv(inner, outer)
-        self._get(self.x_step, "x_line")
-        self._get(self.w_step, "w_line")
-        asm("addi", outer, "zero", 1)
-        asm.label("many")
+        asm.branch("bgtz", first, to="below")
+        asm("sub", first, "zero", first)
+        asm.mac(self.x, first, step)
+        asm.label("begun")
+        self._get(self.inner, "channels")
+        asm.branch("blez", outer, to="store")
+        order = self._order()
+        asm("addi", self.x, self.x, 4 * order[-1][0])
+        if last := self.reach.weight(self._weight_order()[-1]):
+            for pointer in self.w:
+                asm("addi", pointer, pointer, 4 * last)
+        asm.beq_imm(self.inner, 1, to="single")
+        asm.label("loops")
         with asm.loop(1, outer):
-            with asm.loop(0, inner):
+            with asm.loop(0, self.inner):
                 self._body(order)
-            x_outer, w_outer = outer, skipped
+            x_outer, w_outer = outer, spare
             self._get(x_outer, "x_outer")
             self._get(w_outer, "w_outer")
             asm("add", self.x, self.x, x_outer)
             for pointer in self.w:
                 asm("add", pointer, pointer, w_outer)
+
+    def _rare(self) -> None:
+        """The kernel begins above the image; or there is one channel, and the lines are inside."""
+        asm, (first, step) = self.asm, self.inputs
+        outer = self.weights[0][0]
+        asm.label("below")
+        self._get(step, "w_line")
+        asm("sub", outer, outer, first)
+        for pointer in self.w:
+            asm.mac(pointer, first, step)
+        asm.branch("j", to="begun")
+        asm.label("single")
+        asm.mv(self.inner, outer)
+        self._get(self.x_step, "x_line")
+        self._get(self.w_step, "w_line")
+        asm("addi", outer, "zero", 1)
+        asm.branch("j", to="loops")
 
     def _order(self) -> list[tuple[int, list[tuple[int, int]]]]:
         """Each input with its (tap, pixel)."""
@@ -297,15 +302,11 @@ class _Block:
 
     def _next_row(self) -> None:
         """Leaves the number of rows to come in the first of the inputs."""
-        asm, (value, step), rows = self.asm, self.w, self.inputs[0]
+        asm, rows, (first, step) = self.asm, self.inputs[0], self.w
         self._get(rows, "rows")
-        for field in ("x", "first"):
-            self._get(value, field)
-            self._get(step, f"{field}_row")
-            if field == "x":
-                asm("addi", rows, rows, -1)
-                self._put(rows, "rows")
-            else:
-                asm("nop")
-            asm("add", value, value, step)
-            self._put(value, field)
+        self._get(first, "first")
+        self._get(step, "first_row")
+        asm("addi", rows, rows, -1)
+        self._put(rows, "rows")
+        asm("add", first, first, step)
+        self._put(first, "first")
