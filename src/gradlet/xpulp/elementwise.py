@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gradlet.xpulp.asm import ARGUMENTS, SCRATCH, Asm
+from gradlet.xpulp.asm import ARGUMENTS, IDLE, SCRATCH, Asm
 
 AT_ONCE = 2
 """So that no load is waited for."""
+GOES_WITH = {"b": "w"}
+"""A bias has the step of its weight, where that is given."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,13 @@ class Map:
     body: tuple[tuple[str | int, ...], ...]
     result: str
     constants: tuple[str, ...] = ()
-    steps: str = ""  # "own", "common" or "each"
+    steps: str | tuple[str, ...] = ""  # "own", "common" or "each"; or their names
+    packed: bool = False  # the constants are in memory, where the argument `numbers` points to
 
     @property
     def step_names(self) -> tuple[str, ...]:
+        if isinstance(self.steps, tuple):
+            return self.steps
         own = tuple(f"{name}_step" for name in self.inputs)
         return {"": (), "own": own, "common": ("step",), "each": (*own, "to_step")}[self.steps]
 
@@ -67,11 +72,14 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
 def stretch(name: str, item: Map) -> str:
     """The C function name(to, inputs, count, constants, steps in bytes); count is not 0."""
     asm = Asm(name)
-    names = ("to", *item.inputs, "count", *item.constants, *item.step_names)
+    numbers = ("numbers",) if item.packed else item.constants
+    names = ("to", *item.inputs, "count", *numbers, *item.step_names)
     argument = dict(zip(names, ARGUMENTS, strict=False))
     number, last, out = argument["count"], asm.fresh(), asm.fresh()
-    pairs = SCRATCH[-1]
+    pairs = SCRATCH[0]  # only until the loop begins
     asm.compressed(True)
+    if item.packed:
+        _unpack(asm, item, argument)
     asm("srli", pairs, number, AT_ONCE.bit_length() - 1)
     asm("andi", number, number, AT_ONCE - 1)
     asm.branch("beqz", pairs, to=last)
@@ -85,19 +93,30 @@ def stretch(name: str, item: Map) -> str:
     asm.label(out)
     asm("ret")
     parameters = ["float *to", *(f"const float *{name}" for name in item.inputs), "int count"]
-    parameters += [f"float {name}" for name in item.constants]
+    parameters += ["const void *numbers"] if item.packed else [f"float {n}" for n in numbers]
     parameters += [f"int {name}" for name in item.step_names]
     return asm.function(", ".join(parameters))
 
 
+def _unpack(asm: Asm, item: Map, argument: dict[str, str]) -> None:
+    """The last constant takes the place of the pointer."""
+    pointer, free = argument["numbers"], [SCRATCH[-1], *IDLE]
+    for place, name in enumerate(item.constants):
+        last = place == len(item.constants) - 1
+        argument[name] = pointer if last else free.pop()
+        asm.lw(argument[name], pointer, 4 * place)
+
+
 def _elements(asm: Asm, item: Map, argument: dict[str, str], count: int) -> None:
-    own = [*item.inputs, "t"]
+    own = [*item.inputs, *(["t"] if any("t" in line[1:] for line in item.body) else [])]
     places = [{name: SCRATCH[i * len(own) + j] for j, name in enumerate(own)} for i in range(count)]
     common = argument.get("step", 4)
     to_step = argument.get("to_step", common)
     for name in item.inputs:
         for place in places:
-            asm.lw_post(place[name], argument[name], argument.get(f"{name}_step", common))
+            along = argument.get(f"{GOES_WITH.get(name)}_step", common)
+            step = argument.get(f"{name}_step", along)
+            asm.lw_post(place[name], argument[name], step)
     for op, *operands in item.body:
         for place in places:
             named = [place.get(str(o), argument.get(str(o), o)) for o in operands]
