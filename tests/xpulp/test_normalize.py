@@ -40,7 +40,7 @@ def sizes_of(
 def normalised(x: Array, axes: tuple[int, ...], center: bool) -> Array:
     wide = x.astype(np.float64)
     away: Array = wide - (wide.mean(axes, keepdims=True) if center else 0.0)
-    return away / np.sqrt(np.square(away).mean(axes, keepdims=True) + 1e-5)
+    return np.asarray(away / np.sqrt(np.square(away).mean(axes, keepdims=True) + 1e-5))
 
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
@@ -56,7 +56,7 @@ def test_many_groups(kernel: Kernel, tmp_path: Path) -> None:
             weight = tuple(n if has else 1 for n, has in zip(shape, weighted, strict=True))
             x, dy = (generator.standard_normal(shape).astype(np.float32) for _ in range(2))
             w, b = (generator.standard_normal(weight).astype(np.float32) for _ in range(2))
-            affine = [[None, None], [w, None], [w, b], [w, b]][number % 4]
+            affine = [w if number % 4 else None, b if number % 4 > 1 else None]
             sizes = sizes_of(shape, axes, weight if number % 4 else (), center)
             inputs: list[Array | None] = [x, *affine]
             if kernel.mode == "input_grad":
@@ -70,3 +70,26 @@ def test_many_groups(kernel: Kernel, tmp_path: Path) -> None:
                 value = value * (1.0 if affine[0] is None else w)
                 value = value + (0.0 if affine[1] is None else b)
                 assert np.allclose(made[0], value, rtol=1e-3, atol=1e-3), sizes
+
+
+FROZEN = [kernel for kernel in kernels.kernels() if kernel.family == "frozen_norm"]
+
+
+@pytest.mark.parametrize(
+    "kernel", [k for k in FROZEN if k.variant == "lines"], ids=lambda kernel: kernel.name
+)
+def test_given_statistics(kernel: Kernel, tmp_path: Path) -> None:
+    generator, twins = np.random.default_rng(4), Twins([kernel], tmp_path, 8)
+    with Trial([kernel], cluster(), sanitize=True) as trial:
+        for number in range(500):
+            outer, channels, inner = (int(generator.integers(1, n)) for n in (3, 20, 12))
+            x = generator.standard_normal(outer * channels * inner).astype(np.float32)
+            mean, w, b = (generator.standard_normal(channels).astype(np.float32) for _ in range(3))
+            var, forward = np.abs(mean) + np.float32(0.1), kernel.mode.startswith("forward")
+            affine = [w if number % 3 else None, b if number % 3 > 1 else None]
+            inputs = [x, mean, var, *affine] if forward else [x, var, affine[0]]
+            sizes: dict[str, Size] = {"outer": outer, "channels": channels, "inner": inner}
+            sizes["eps"], output = 1e-3, np.full_like(x, np.nan)
+            in_place = {0: 0} if number % 2 else {}
+            made = trial.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
+            assert same_bits(made, twins.call(kernel, [output], inputs, sizes)), sizes

@@ -14,6 +14,7 @@ from gradlet.xpulp.asm import ARGUMENTS, IDLE, SCRATCH, Asm
 
 AT_ONCE = 2
 """So that no load is waited for."""
+TEMPORARY = ("t", "u")
 GOES_WITH = {"b": "w"}
 """A bias has the step of its weight, where that is given."""
 
@@ -37,6 +38,31 @@ class Map:
         return {"": (), "own": own, "common": ("step",), "each": (*own, "to_step")}[self.steps]
 
 
+NUMBERS = ("a", "b", "one")
+"""Constants of the family `map`."""
+CLAMP = (
+    ("flt.s", "t", "x", "a"),
+    ("flt.s", "u", "b", "x"),
+    ("addi", "t", "t", -1),  # 0 where a or b takes the place of x, else all ones
+    ("addi", "u", "u", -1),
+    *(("xor", "x", "x", "b"), ("and", "x", "x", "u"), ("xor", "x", "x", "b")),
+    *(("xor", "x", "x", "a"), ("and", "x", "x", "t"), ("xor", "x", "x", "a")),
+)
+
+
+def _inside(compare: str) -> Map:
+    """dy times 1 where x is between a and b, else times 0, which is not always 0."""
+    body = (
+        (compare, "t", "a", "x"),
+        (compare, "x", "x", "b"),
+        ("and", "t", "t", "x"),
+        ("sub", "t", "zero", "t"),
+        ("and", "t", "t", "one"),
+        ("fmul.s", "dy", "dy", "t"),
+    )
+    return Map(("dy", "x"), body, "dy", NUMBERS)
+
+
 MAPS = {
     # not fmax: a NaN stays, whatever its sign
     "relu": Map(
@@ -58,15 +84,74 @@ MAPS = {
     "add": Map(("a", "b"), (("fadd.s", "a", "a", "b"),), "a", steps="own"),
     "sub": Map(("a", "b"), (("fsub.s", "a", "a", "b"),), "a", steps="own"),
     "mul": Map(("a", "b"), (("fmul.s", "a", "a", "b"),), "a", steps="own"),
+    "reset": Map((), (), "zero"),
+    "neg": Map(("x",), (("fsgnjn.s", "x", "x", "x"),), "x", NUMBERS),
+    "abs": Map(("x",), (("fsgnjx.s", "x", "x", "x"),), "x", NUMBERS),
+    "affine": Map(("x",), (("fmadd.s", "x", "a", "x", "b"),), "x", NUMBERS),
+    "clamp": Map(("x",), CLAMP, "x", NUMBERS),
+    "clamp_grad": _inside("fle.s"),
+    "hardtanh": Map(("x",), CLAMP, "x", NUMBERS),
+    "hardtanh_grad": _inside("flt.s"),
+    "leaky_relu": Map(
+        ("x",),
+        (
+            ("fmul.s", "t", "a", "x"),
+            ("flt.s", "u", "zero", "x"),
+            ("addi", "u", "u", -1),
+            *(("xor", "t", "t", "x"), ("and", "t", "t", "u"), ("xor", "t", "t", "x")),
+        ),
+        "t",
+        NUMBERS,
+    ),
+    "leaky_relu_grad": Map(
+        ("dy", "x"),
+        (
+            ("flt.s", "t", "zero", "x"),
+            ("sub", "t", "zero", "t"),
+            ("xor", "x", "a", "one"),
+            *(("and", "x", "x", "t"), ("xor", "x", "x", "a"), ("fmul.s", "dy", "dy", "x")),
+        ),
+        "dy",
+        NUMBERS,
+    ),
+    "exp_grad": Map(("dy", "y"), (("fmul.s", "dy", "dy", "y"),), "dy", NUMBERS),
+    "sigmoid_grad": Map(
+        ("dy", "y"),
+        (("fsub.s", "t", "one", "y"), ("fmul.s", "t", "y", "t"), ("fmul.s", "dy", "dy", "t")),
+        "dy",
+        NUMBERS,
+    ),
+    "tanh_grad": Map(
+        ("dy", "y"),
+        (("fnmsub.s", "y", "y", "y", "one"), ("fmul.s", "dy", "dy", "y")),
+        "dy",
+        NUMBERS,
+    ),
+    "blend": Map(
+        ("old", "new"),
+        (("fmul.s", "old", "keep", "old"), ("fmadd.s", "old", "take", "new", "old")),
+        "old",
+        ("keep", "take"),
+    ),
+    "value": Map(("x",), CLAMP, "x", ("a", "b")),
+    "scale": Map(("x",), (("fmul.s", "x", "x", "factor"),), "x", ("factor",)),
+    "frozen": Map(
+        ("x",),
+        (("fsub.s", "x", "x", "middle"), ("fmadd.s", "x", "x", "scale", "bias")),
+        "x",
+        ("middle", "scale", "bias"),
+        "common",
+    ),
+    "frozen_grad": Map(("x",), (("fmul.s", "x", "x", "scale"),), "x", ("scale",), "common"),
     "copy": Map(("x",), (), "x", steps="each"),
     "fill": Map((), (), "value", ("value",), "common"),
 }
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
-    """more: further functions that the template uses."""
+    """map: what it is called here; more: further functions that the template uses."""
     made = {name: stretch(name, MAPS[name]) for name in params.get("more", ())}
-    return {"stretch": stretch("stretch", MAPS[mode]), **made}
+    return {"stretch": stretch("stretch", MAPS[params.get("map", mode)]), **made}
 
 
 def stretch(name: str, item: Map) -> str:
@@ -108,7 +193,8 @@ def _unpack(asm: Asm, item: Map, argument: dict[str, str]) -> None:
 
 
 def _elements(asm: Asm, item: Map, argument: dict[str, str], count: int) -> None:
-    own = [*item.inputs, *(["t"] if any("t" in line[1:] for line in item.body) else [])]
+    used = {word for line in item.body for word in line[1:]}
+    own = [*item.inputs, *(name for name in TEMPORARY if name in used)]
     places = [{name: SCRATCH[i * len(own) + j] for j, name in enumerate(own)} for i in range(count)]
     common = argument.get("step", 4)
     to_step = argument.get("to_step", common)
@@ -122,5 +208,5 @@ def _elements(asm: Asm, item: Map, argument: dict[str, str], count: int) -> None
             named = [place.get(str(o), argument.get(str(o), o)) for o in operands]
             asm(str(op), *named)
     for place in places:
-        value = place.get(item.result) or argument[item.result]
+        value = place.get(item.result, argument.get(item.result, item.result))
         asm.sw_post(value, argument["to"], to_step)
