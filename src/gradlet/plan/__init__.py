@@ -9,9 +9,11 @@ from typing import TypeVar
 from gradlet.dtypes import DTYPES
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Graph
-from gradlet.kernels import Kernel, candidates, scratch_elements
+from gradlet.kernels import MAPS, Kernel, candidates, catalogue, scratch_elements
 from gradlet.ops import OPS
+from gradlet.ops.base import Lowering
 from gradlet.plan.alias import Storage, share_storage
+from gradlet.plan.back import FAMILY, back_kernels, back_sizes
 from gradlet.plan.check import check_plan
 from gradlet.plan.levels import assign_levels, far_storages, near_forever
 from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan
@@ -94,8 +96,10 @@ def plan(
     raise DoesNotFit(_too_large(result))
 
 
-def _draft(graph: Graph, target: Target, prefix: str, options: Options) -> _Draft:
-    units = ordered_units(graph, fuse=options.fuse)
+def _draft(
+    graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
+) -> _Draft:
+    units = ordered_units(graph, fuse=options.fuse, back=() if tiles else target.isa)
     computing = [unit for unit in units if not OPS[unit.nodes[0].op].view]
     calls = [_call(graph, target, unit, options) for unit in computing]
     storages = share_storage(graph, units, computing)
@@ -113,6 +117,7 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     if near == home or options.buffers == "l1":
         yield draft.placed(near)
         return
+    draft = _for_tiles(draft, options)
     whole = draft.placed(home)
     if options.buffers != "none":
         # scratch comes in tiles as well, and may take less
@@ -126,6 +131,13 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     yield whole
     if last != home:
         yield draft.placed(last)
+
+
+def _for_tiles(draft: _Draft, options: Options) -> _Draft:
+    """Without the calls that cannot be cut into tiles."""
+    if not any(call.back for call in draft.calls):
+        return draft
+    return _draft(draft.graph, draft.target, draft.prefix, options, tiles=True)
 
 
 class _Recorder(Tiler):
@@ -148,6 +160,7 @@ def contexts(
         if all(map(found.fits, target.memories)):
             if not found.tilings:
                 return None
+            draft = _for_tiles(draft, options)
             far = {b.name for b in found.buffers if b.region.startswith(FAR)}
             recorder = _tiler(draft, far, options, _Recorder)
             recorder.contexts = {}
@@ -228,11 +241,13 @@ def _buffers(
 
 
 def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
+    if unit.back:
+        return _back_call(graph, target, unit, options)
     first, last = unit.nodes[0], unit.nodes[-1]
     op = OPS[first.op]
     site = graph.site(first)
     lowering = op.lower(site)
-    epilogue = last.op if unit.updates else ""
+    epilogue = last.op if unit.updates or _swallowed(unit, lowering) else ""
     dtype = "f32"
     found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
     wish = options.wishes.get(last.name)
@@ -240,7 +255,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     kernel = next((k for k in found if k.variant == wanted), found[-1])
     slots = len(op.inputs)
     inputs = first.inputs + ("",) * (slots - len(first.inputs))
-    if epilogue:
+    if unit.updates:
         inputs += last.inputs[2:3]  # hyper; the states are among the outputs, in place
     follow = None
     if len(unit.nodes) > 1 and not unit.updates:
@@ -259,6 +274,28 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
         lowering.repeat,
         follow=follow,
+    )
+
+
+def _swallowed(unit: Unit, lowering: Lowering) -> bool:
+    """Whether the store of the first node's kernel can do what follows."""
+    epilogues = catalogue()[lowering.family].modes[lowering.mode].epilogues
+    return len(unit.nodes) > 1 and unit.nodes[-1].op in MAPS and unit.nodes[-1].op in epilogues
+
+
+def _back_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
+    product, gradient, update = unit.nodes
+    found = back_kernels(graph, product, target.isa)
+    wanted = (options.variants or {}).get(FAMILY)
+    return Call(
+        tuple(node.name for node in unit.nodes),
+        unit.phase,
+        next((kernel for kernel in found if kernel.variant == wanted), found[-1]),
+        (*product.outputs, *update.outputs),
+        (*gradient.inputs, update.inputs[2]),
+        back_sizes(graph, product),
+        "",
+        sum(OPS[node.op].work(graph.site(node)).macs for node in (product, gradient)),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph, Node
 from gradlet.kernels import scratch_elements
-from gradlet.plan.check_ops import tiling_faults
+from gradlet.plan.check_ops import back_faults, tiling_faults
 from gradlet.plan.check_tiles import TileReplay, early_faults
 from gradlet.plan.model import Buffer, Call, Plan
 
@@ -66,6 +66,10 @@ def _coverage(plan: Plan) -> Iterator[str]:
     expected = [node.name for node in plan.graph.nodes if not OPS[node.op].view]
     if sorted(done) != sorted(expected):
         yield f"calls compute {sorted(set(done) ^ set(expected))} never or twice"
+    ops = {node.name: node.op for node in plan.graph.nodes}
+    for call in plan.calls:
+        if call.kernel.epilogue not in ("", ops.get(call.name)):
+            yield f"'{call.name}' is not what {call.kernel.name} ends with"
     buffers = {name for buffer in plan.buffers for name in buffer.tensors}
     for call in plan.calls:
         for name in filter(None, (*call.outputs, *call.inputs, call.scratch)):
@@ -78,7 +82,10 @@ def _tilings(plan: Plan) -> Iterator[str]:
 
     nodes = {node.name: node for node in plan.graph.nodes}
     for call in plan.calls:
-        if call.tiling and call.nodes[0] in nodes:
+        if call.back:
+            own = [nodes[name] for name in call.nodes]
+            yield from (f"'{call.name}': {fault}" for fault in back_faults(plan.graph, own, call))
+        elif call.tiling and call.nodes[0] in nodes:
             node = nodes[call.nodes[0]]
             site = OPS[node.op].flat(plan.graph.site(node))
             yield from (f"'{call.name}': {fault}" for fault in tiling_faults(site, call))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from gradlet.xpulp.asm import Asm, AssemblyError
 
 Word = Callable[[str, str, str], None]
-SETTINGS = {"": (), "sum": (), "sgd": ("rate", "decay")}
+SETTINGS = {"": (), "sum": (), "relu": (), "sgd": ("rate", "decay")}
 """rate is negative."""
-TEMPORARY = {"": 0, "sum": 2, "sgd": 2}
+TEMPORARY = {"": 0, "sum": 2, "relu": 0, "sgd": 2}
 
 
 def store_block(
@@ -70,7 +70,7 @@ def _pair(
 ) -> None:
     """Two at a time, so that no load is waited for. The last of a group is at the pointer itself,
     and moves it on."""
-    pairs = list(zip(elements, temporary, strict=False)) if epilogue else []
+    pairs = list(zip(elements, temporary, strict=False)) if TEMPORARY[epilogue] else []
     for (_, offset), old in pairs:
         asm.lw(old, pointer, offset)
     for (value, _), old in pairs:
@@ -80,6 +80,8 @@ def _pair(
             asm("fmadd.s", value, named["decay"], old, value)
     for (value, _), old in pairs if epilogue == "sgd" else []:
         asm("fmadd.s", value, named["rate"], value, old)
+    for value, _ in elements if epilogue == "relu" else []:
+        asm.max(value, value, "zero")  # as integers: the FPU makes no negative NaN
     for value, offset in elements:
         if offset:
             asm.sw(value, pointer, offset)
