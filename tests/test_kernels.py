@@ -183,7 +183,7 @@ def c_call(
         for value, before in zip(job.expected, begun, strict=True)
     ]
     outputs += [None] * (len(made) - len(outputs))
-    if kernel.epilogue:
+    if kernels.updated(kernel):
         w, *states = weights(kernel, job)
         inputs += [HYPER[kernel.epilogue] for _ in settings]
         outputs = [w, *states]
@@ -226,6 +226,8 @@ def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
     if not kernel.epilogue:
         return list(zip(job.expected, job.tolerance, strict=True))
     w, *states = (value.astype(np.float64) for value in weights(kernel, job))
+    if kernel.epilogue == "relu":
+        return [(np.maximum(job.expected[0], 0.0), job.tolerance[0])]
     if kernel.epilogue == "sum":  # one rounding more
         total = w + job.expected[0]
         return [(total, job.tolerance[0] + 2.0**-23 * (np.abs(w) + np.abs(job.expected[0])))]

@@ -23,7 +23,10 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror")
 EXACT = ("-ffp-contract=off", "-fno-math-errno")
 """No fma that is not written; without the second a square root would call libm, to set errno."""
 COMMON = ("-std=c99", *WARNINGS, *EXACT, "-fPIC")
-DEVICE = ("-std=c99", *WARNINGS, *EXACT, "-O2", "-ffreestanding", "-fno-sanitize=all")
+DEVICE = (
+    *("-std=c99", *WARNINGS, *EXACT, "-O2", "-ffreestanding"),
+    *("-fno-sanitize=all", "-fomit-frame-pointer"),
+)
 MISSING_ZIG = (
     "there is no compiler for this device: the Python package ziglang is not here; "
     "`pip install ziglang` brings it"

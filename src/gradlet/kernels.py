@@ -47,6 +47,7 @@ class Epilogue:
     inputs: tuple[Operand, ...]
     store: str
     doc: str
+    fresh: bool = False  # what was there before does not matter
 
 
 _HYPER = Operand("hyper", "f32")
@@ -64,10 +65,13 @@ EPILOGUES = {
         "applies one momentum step to the weights",
     ),
     "sum": Epilogue((), (), "{w} += {value};", "adds to what is there"),
+    "relu": Epilogue((), (), "{w} = gl_relu({value});", "takes 0 for what is negative", fresh=True),
 }
-"""An update is named by the op that the store swallows; `sum` is for all tiles of a reduction but
-the first."""
-UPDATES = tuple(name for name in EPILOGUES if name != "sum")
+"""Updates and maps are named by the op that the store swallows; `sum` is for all tiles of a
+reduction but the first."""
+MAPS = ("relu",)
+"""Elementwise ops of the result alone."""
+UPDATES = tuple(name for name in EPILOGUES if name not in ("sum", *MAPS))
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,11 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
         return mode.outputs, mode.inputs
     extra = EPILOGUES[kernel.epilogue]
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+
+
+def updated(kernel: Kernel) -> bool:
+    """Whether the result depends on what its memory held before."""
+    return bool(kernel.epilogue) and not EPILOGUES[kernel.epilogue].fresh
 
 
 def sizes_type(family: str, prefix: str = "gl") -> str:
@@ -360,7 +369,8 @@ _OPERATORS: dict[type, Any] = {
 
 
 def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or` over the named sizes: all that a TOML may compute."""
+    """Arithmetic, comparisons, `and`, `or` over the named sizes and their elements: all that a TOML
+    may compute."""
 
     def value(node: ast.expr) -> Any:
         match node:
@@ -368,6 +378,8 @@ def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
                 return node.value
             case ast.Name():
                 return sizes[node.id]
+            case ast.Subscript():
+                return value(node.value)[value(node.slice)]
             case ast.BinOp():
                 return _OPERATORS[type(node.op)](value(node.left), value(node.right))
             case ast.Compare(ops=[op], comparators=[right]):

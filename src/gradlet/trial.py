@@ -176,7 +176,7 @@ class Trial(Paused):
         self.machine.write(self.place("gl_trial"), np.array(words, np.uint32).tobytes())
         granted = []
         if self.sanitize:
-            if kernel.epilogue or in_place:
+            if kernels.updated(kernel) or in_place:
                 known = range(len(outputs))
             granted = self._grant(
                 [(at_sizes, settings.nbytes), *_spans(at_inputs, inputs)],

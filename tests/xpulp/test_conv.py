@@ -128,7 +128,9 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
         for change in (np.asarray, np.abs)
     )
     outputs: tuple[Array, ...] = (np.full(value.shape, np.nan, np.float32),)
-    if kernel.epilogue:
+    if kernel.epilogue == "relu":
+        value = np.maximum(value, 0.0)
+    elif kernel.epilogue:
         states = len(kernels.EPILOGUES[kernel.epilogue].outputs)
         outputs = tuple(random(*value.shape) for _ in range(1 + states))
         inputs = (*inputs, *([HYPER[kernel.epilogue]] if kernel.epilogue in HYPER else []))

@@ -84,7 +84,11 @@ def _job(kernel: Kernel, sizes: dict[str, int], generator: np.random.Generator) 
     bias = random(n) if generator.random() < 0.5 else None
     settings = HYPER.get(kernel.epilogue, [])
     hyper = [settings[int(generator.integers(len(settings)))]] if settings else []
-    c = random(batch, m, n) if kernel.epilogue else np.full((batch, m, n), np.nan, np.float32)
+    c = (
+        random(batch, m, n)
+        if kernels.updated(kernel)
+        else np.full((batch, m, n), np.nan, np.float32)
+    )
     moments = [random(batch, m, n)] if kernel.epilogue == "momentum" else []
     return Job(kernel, [c, *moments], [a, b, bias, *hyper], sizes)
 
@@ -100,7 +104,9 @@ def expected(job: Job) -> tuple[Array, Array]:
     if bias is not None:
         value, size = value + bias, size + np.abs(bias)
     roundings = job.sizes["k"] + 1
-    if job.kernel.epilogue:
+    if job.kernel.epilogue == "relu":
+        value = np.maximum(value, 0.0)
+    elif job.kernel.epilogue:
         w = job.outputs[0].astype(np.float64)
         value, size, roundings = _updated(job, w, value), size + np.abs(w), roundings + 4
         if len(job.outputs) > 1:

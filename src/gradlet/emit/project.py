@@ -333,7 +333,7 @@ def _call(
         "sizes": size_text(call.sizes),
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
         "link": chain.get(index),
-        "follow": _follow(plan, call, operands) if call.follow and not call.tiling else None,
+        "follow": _follow(plan, call, operands) if call.behind and not call.tiling else None,
         "sizes_type": kernels.sizes_type(call.kernel.family, plan.prefix),
         "comment": comment(
             f"{' and '.join(call.nodes)}: {node_op(plan, call)}"

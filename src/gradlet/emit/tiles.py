@@ -10,8 +10,8 @@ from gradlet import kernels
 from gradlet.emit.names import size_text
 from gradlet.plan.model import Call, Plan
 from gradlet.plan.parts import followers
-from gradlet.plan.table import radices, rows
-from gradlet.plan.tiling import Lines, Tiling
+from gradlet.plan.table import BOX_WORDS, HOP_WORDS, STEP_WORDS, Table, table_of
+from gradlet.plan.tiling import Lines
 
 WORD = 4
 MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
@@ -48,8 +48,8 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
     """What the template prints of a tiled call."""
     tiling = call.tiling
     assert tiling is not None
-    table = rows(tiling)
-    frame = {row.position: place for place, row in enumerate(table)}
+    table = table_of(tiling)
+    frame = {row.position: place for place, row in enumerate(table.rows)}
 
     def argument(position: int, *, once: bool = True) -> str:
         window = tiling.windows[position]
@@ -62,9 +62,6 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
         functions.append(_function(plan, call, "more", tiling.more, scratch, argument))
     if tiling.finish:
         functions.append(_finish(plan, call, argument))
-    steps = [step for row in table for step in row.steps]
-    starts = [sum(axis.count for axis in tiling.axes[:n]) for n in range(len(tiling.axes))]
-    boxes = [box for row in table for box in row.boxes]
     return {
         "functions": functions,
         "tiles": tiling.count,
@@ -73,14 +70,11 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
         "ahead": int(tiling.ahead),
         "repeat": call.repeat,
         "count": [axis.count for axis in tiling.axes],
-        "radix": radices(tiling.axes),
-        "windows": list(_windows(plan, tiling, names)),
-        "steps": [
-            f"{s.axis}, AT(kinds) + {starts[s.axis]}, {s.radix}, {s.delta}, {s.back}, {s.most}"
-            for s in steps
-        ],
-        "boxes": [_box(box) for box in boxes],
-        "kinds": [kind for axis in tiling.axes for kind in axis.kinds],
+        "size_steps": WORD * STEP_WORDS * table.size_steps,
+        "windows": list(_windows(plan, table, names)),
+        "steps": [f"{axis}, AT(hops) + {WORD * HOP_WORDS * hop}" for axis, hop in table.steps],
+        "hops": [f"{far}, {box}" for far, box in table.hops],
+        "boxes": [_box(box) for box in table.boxes],
         "all_sizes": [size_text(sizes) for sizes in tiling.sizes],
         "finish_sizes": [size_text(sizes) for sizes in tiling.finish_sizes],
         "finish_type": kernels.sizes_type(tiling.finish.family, plan.prefix)
@@ -93,10 +87,9 @@ def _box(box: Lines) -> str:
     return f"{box.bytes}, {box.lines}, {box.pitch}, {box.planes}, {box.plane_pitch}"
 
 
-def _windows(plan: Plan, tiling: Tiling, names: Mapping[str, str]) -> Iterator[str]:
+def _windows(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str]:
     places = plan.buffer_of()
-    first = step = 0
-    for row in rows(tiling):
+    for row in table.rows:
         window = row.window
         far = f"(char *)T_{names[window.tensor]}" if window.tensor in names else "0"
         near = "0"
@@ -105,10 +98,10 @@ def _windows(plan: Plan, tiling: Tiling, names: Mapping[str, str]) -> Iterator[s
             near = f"(char *)&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]"
         moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
         flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {moved_by}"
-        numbers = f"{first}, {step}, {len(row.steps)}, {int(window.early)}"
+        boxes = f"AT(boxes) + {WORD * BOX_WORDS * row.first_box}" if row.boxes else "0"
+        steps = f"AT(steps) + {WORD * STEP_WORDS * row.first_step}" if row.steps else "0"
+        numbers = f"{boxes}, {steps}, {row.steps}, {int(window.early)}"
         yield f"{far}, {near}, {window.slot_bytes}, {flags}, {numbers}"
-        first += len(row.boxes)
-        step += len(row.steps)
 
 
 def _function(

@@ -9,8 +9,9 @@ from typing import TypeVar
 from gradlet.dtypes import DTYPES
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Graph
-from gradlet.kernels import Kernel, candidates, scratch_elements
+from gradlet.kernels import MAPS, Kernel, candidates, catalogue, scratch_elements
 from gradlet.ops import OPS
+from gradlet.ops.base import Lowering
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.back import FAMILY, back_kernels, back_sizes
 from gradlet.plan.check import check_plan
@@ -246,7 +247,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     op = OPS[first.op]
     site = graph.site(first)
     lowering = op.lower(site)
-    epilogue = last.op if unit.updates else ""
+    epilogue = last.op if unit.updates or _swallowed(unit, lowering) else ""
     dtype = "f32"
     found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
     wish = options.wishes.get(last.name)
@@ -254,7 +255,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     kernel = next((k for k in found if k.variant == wanted), found[-1])
     slots = len(op.inputs)
     inputs = first.inputs + ("",) * (slots - len(first.inputs))
-    if epilogue:
+    if unit.updates:
         inputs += last.inputs[2:3]  # hyper; the states are among the outputs, in place
     follow = None
     if len(unit.nodes) > 1 and not unit.updates:
@@ -274,6 +275,12 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         lowering.repeat,
         follow=follow,
     )
+
+
+def _swallowed(unit: Unit, lowering: Lowering) -> bool:
+    """Whether the store of the first node's kernel can do what follows."""
+    epilogues = catalogue()[lowering.family].modes[lowering.mode].epilogues
+    return len(unit.nodes) > 1 and unit.nodes[-1].op in MAPS and unit.nodes[-1].op in epilogues
 
 
 def _back_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:

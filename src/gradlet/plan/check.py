@@ -66,6 +66,10 @@ def _coverage(plan: Plan) -> Iterator[str]:
     expected = [node.name for node in plan.graph.nodes if not OPS[node.op].view]
     if sorted(done) != sorted(expected):
         yield f"calls compute {sorted(set(done) ^ set(expected))} never or twice"
+    ops = {node.name: node.op for node in plan.graph.nodes}
+    for call in plan.calls:
+        if call.kernel.epilogue not in ("", ops.get(call.name)):
+            yield f"'{call.name}' is not what {call.kernel.name} ends with"
     buffers = {name for buffer in plan.buffers for name in buffer.tensors}
     for call in plan.calls:
         for name in filter(None, (*call.outputs, *call.inputs, call.scratch)):

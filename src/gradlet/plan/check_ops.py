@@ -97,11 +97,13 @@ def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield "tiles of a sum have no kernel that adds them"
     elif tiling.more and (tiling.more.mode, tiling.more.epilogue) != (call.kernel.mode, "sum"):
         yield f"{tiling.more.name} does not add tiles up"
+    if summed and call.kernel.epilogue:
+        yield f"{call.kernel.name} takes a part of a sum for the whole"
     if call.updates and summed != (tiling.finish is not None and tiling.made_in > 0):
         yield "the update of a sum of tiles does not come after the last of them"
-    if not call.updates and (call.follow is None) != (tiling.finish is None):
+    if not call.updates and (call.behind is None) != (tiling.finish is None):
         yield "what follows the tiles is left out"
-    if call.follow and tiling.finish_operands != call.follow.operands:
+    if call.behind and tiling.finish_operands != call.behind.operands:
         yield "what follows has other operands"
 
 

@@ -10,9 +10,9 @@ from itertools import accumulate
 from typing import Any
 
 from gradlet.graph import Graph
-from gradlet.kernels import Kernel
+from gradlet.kernels import MAPS, Kernel
 from gradlet.ops.base import Size
-from gradlet.plan.table import control_bytes, rows, size_words, table_bytes
+from gradlet.plan.table import control_bytes, size_words, table_bytes, windows_of
 from gradlet.plan.tiling import Tiling, tiling_from_json
 from gradlet.target import Memory, Target
 
@@ -82,12 +82,17 @@ class Call:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All that it runs, the first tile's first."""
-        tiling, follow = self.tiling, self.follow
+        tiling, behind = self.tiling, self.behind
         if tiling:
             others = (tiling.more, tiling.finish)
         else:
-            others = (None, follow.kernel if follow else None)
+            others = (None, behind.kernel if behind else None)
         return (self.kernel, *(kernel for kernel in others if kernel))
+
+    @property
+    def behind(self) -> Follow | None:
+        """What runs behind the kernel, unless the kernel's own store does it."""
+        return None if self.kernel.epilogue in MAPS else self.follow
 
     @property
     def updates(self) -> bool:
@@ -129,7 +134,7 @@ class Plan:
         """What the sizes of calls take; kernels look at them all the time, so they lie near.
         Those of tiled calls are in their tables."""
         sizes = [call.sizes for call in self.calls if not call.tiling]
-        sizes += [c.follow.sizes for c in self.calls if c.follow and not c.tiling]
+        sizes += [c.behind.sizes for c in self.calls if c.behind and not c.tiling]
         return 4 * sum(map(size_words, sizes))
 
     @property
@@ -148,7 +153,7 @@ class Plan:
 
     @property
     def most_windows(self) -> int:
-        return max((len(rows(tiling)) for tiling in self.tilings), default=0)
+        return max(map(windows_of, self.tilings), default=0)
 
     @property
     def sizes_level(self) -> Memory:

@@ -11,54 +11,96 @@ from gradlet.ops.base import Size
 from gradlet.plan.tiling import Lines, TileAxis, Tiling, Window, lines_of
 
 WORD = 4
-HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, BOX_WORDS = 20, 6, 6, 5
+HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 11, 6, 1, 2, 5
 STATE_WORDS, FRAME_WORDS = 6, 4
-"""Of gl_tiling, gl_window, gl_step, gl_box; of a window's state, of a frame besides operands."""
+"""Of gl_tiling, gl_window, gl_step, gl_hop, gl_box; of a window's state, of a frame besides
+operands."""
+MOST_BYTES = 1 << 16
+"""Offsets inside of a table have 16 bits."""
 
-
-@dataclass(frozen=True)
-class Step:
-    axis: int
-    radix: int
-    delta: int
-    back: int
-    most: int
+Hop = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A window in the table: which operand it is, its steps, and its boxes by kind."""
+    """A window in the table: which operand it is, its steps from `first_step` on, its boxes by kind
+    from `first_box` on."""
 
     position: int
     window: Window
-    steps: tuple[Step, ...]
+    first_step: int
+    steps: int
+    first_box: int
     boxes: tuple[Lines, ...]
 
 
-def rows(tiling: Tiling) -> list[Row]:
-    """Windows that move or are copied; the others are plain addresses."""
-    return [
-        Row(position, window, _steps(window, tiling.axes), _boxes(window, tiling))
-        for position, window in enumerate(tiling.windows)
-        if window and (window.near or window.spans)
-    ]
+@dataclass(frozen=True)
+class Table:
+    """rows: windows that move or are copied; the others are plain addresses. steps: an axis, and
+    the number of its first hop; those of the sizes begin at `size_steps`."""
+
+    rows: tuple[Row, ...]
+    steps: tuple[tuple[int, int], ...]
+    hops: tuple[Hop, ...]
+    size_steps: int
+
+    @property
+    def boxes(self) -> list[Lines]:
+        return [box for row in self.rows for box in row.boxes]
+
+
+class _Steps:
+    """Steps and hops as they come; equal hops are there once."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int]] = []
+        self.hops: list[Hop] = []
+        self._known: dict[tuple[Hop, ...], int] = {}
+
+    def add(self, axis: int, hops: tuple[Hop, ...]) -> None:
+        if hops not in self._known:
+            self._known[hops] = len(self.hops)
+            self.hops += hops
+        self.steps.append((axis, self._known[hops]))
+
+
+def table_of(tiling: Tiling) -> Table:
+    rows, made, box = [], _Steps(), 0
+    for position, window in enumerate(tiling.windows):
+        if window is None or not (window.near or window.spans):
+            continue
+        first = len(made.steps)
+        _window_steps(window, tiling.axes, made)
+        boxes = _boxes(window, tiling)
+        rows.append(Row(position, window, first, len(made.steps) - first, box, boxes))
+        box += len(boxes)
+    size_steps = len(made.steps)
+    pitch, finish = (
+        WORD * size_words(sizes[0]) if sizes else 0 for sizes in (tiling.sizes, tiling.finish_sizes)
+    )
+    for number, (axis, radix) in enumerate(zip(tiling.axes, radices(tiling.axes), strict=True)):
+        made.add(number, tuple((k * radix * pitch, k * radix * finish) for k in axis.kinds))
+    return Table(tuple(rows), tuple(made.steps), tuple(made.hops), size_steps)
 
 
 def radices(axes: Sequence[TileAxis]) -> list[int]:
     return [prod(axis.kind_count for axis in axes[n + 1 :]) for n in range(len(axes))]
 
 
-def _steps(window: Window, axes: Sequence[TileAxis]) -> tuple[Step, ...]:
+def _window_steps(window: Window, axes: Sequence[TileAxis], made: _Steps) -> None:
     own = [axes[number] for number in window.axes]
-    radix = dict(zip(window.axes, radices(own), strict=True))
-    steps = []
-    for number, span in window.spans:
-        stride = prod(window.shape[span.dim + 1 :]) * WORD
-        delta = axes[number].tile * span.step * stride
-        most = (window.shape[span.dim] - 1) * stride
-        # of two dimensions along one axis, one tells the kind
-        steps.append(Step(number, radix.pop(number, 0), delta, -span.start * stride, most))
-    return tuple(steps)
+    box_bytes = WORD * BOX_WORDS if window.near else 0
+    for number, radix in zip(window.axes, radices(own), strict=True):
+        axis = axes[number]
+        hops = []
+        for index, kind in enumerate(axis.kinds):
+            far = 0
+            for span in (span for at, span in window.spans if at == number):
+                extent = window.shape[span.dim]
+                start = index * axis.tile * span.step + span.start
+                far += min(max(0, start), extent - 1) * prod(window.shape[span.dim + 1 :]) * WORD
+            hops.append((far, kind * radix * box_bytes))
+        made.add(number, tuple(hops))
 
 
 def _boxes(window: Window, tiling: Tiling) -> tuple[Lines, ...]:
@@ -78,12 +120,16 @@ def _boxes(window: Window, tiling: Tiling) -> tuple[Lines, ...]:
 
 def table_bytes(tiling: Tiling) -> int:
     """Bytes of the table on a machine of 32 bits."""
-    made = rows(tiling)
-    words = HEAD_WORDS + WINDOW_WORDS * len(made)
-    words += sum(STEP_WORDS * len(row.steps) + BOX_WORDS * len(row.boxes) for row in made)
+    table = table_of(tiling)
+    words = HEAD_WORDS + WINDOW_WORDS * len(table.rows) + BOX_WORDS * len(table.boxes)
+    words += STEP_WORDS * len(table.steps) + HOP_WORDS * len(table.hops)
     words += sum(map(size_words, (*tiling.sizes, *tiling.finish_sizes)))
-    kinds = sum(axis.count for axis in tiling.axes)
-    return WORD * (words + -(-kinds // WORD))
+    return WORD * words
+
+
+def windows_of(tiling: Tiling) -> int:
+    """How many the table has."""
+    return sum(bool(w and (w.near or w.spans)) for w in tiling.windows)
 
 
 def control_bytes(tilings: Sequence[Tiling]) -> int:
@@ -91,7 +137,7 @@ def control_bytes(tilings: Sequence[Tiling]) -> int:
     next one can be fetched, and as many times the frames and states of the windows."""
     if not tilings:
         return 0
-    windows = max(len(rows(tiling)) for tiling in tilings)
+    windows = max(map(windows_of, tilings))
     state = WORD * (STATE_WORDS * windows + 2 * (FRAME_WORDS + windows))
     return 2 * (max(map(table_bytes, tilings)) + state)
 

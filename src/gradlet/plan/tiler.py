@@ -362,13 +362,14 @@ class Tiler:
             for operand in (*operands, *([gradient] if gradient else []))
         )
         tiling = Tiling(tuple(tiles), windows, tuple(sizes), problem.ahead, more)
-        if call.follow or gradient:
-            finish, finish_sizes = self._finish(unit, tiles, call.follow)
+        follow = replace(call, kernel=kernel).behind
+        if follow or gradient:
+            finish, finish_sizes = self._finish(unit, tiles, follow)
             tiling = replace(
                 tiling,
                 finish=finish,
                 finish_sizes=finish_sizes,
-                finish_operands=call.follow.operands if call.follow else _update_operands(call),
+                finish_operands=follow.operands if follow else _update_operands(call),
                 made_in=len(windows) - 1 if gradient else 0,
             )
         scratch = max(self.scratch(kernel, item) for item in sizes)

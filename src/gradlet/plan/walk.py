@@ -35,8 +35,8 @@ def entries(call: Call) -> Iterator[Entry]:
     if tiling is None:
         for _ in range(call.repeat):
             yield Entry(call.kernel)
-        if call.follow:
-            yield Entry(call.follow.kernel)
+        if call.behind:
+            yield Entry(call.behind.kernel)
         return
     for views, index in _tiles(tiling):
         kernel = tiling.more if tiling.more and tiling.added(index) else call.kernel

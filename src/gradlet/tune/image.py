@@ -14,12 +14,12 @@ from gradlet.kernels import Kernel
 from gradlet.plan.table import (
     BOX_WORDS,
     HEAD_WORDS,
+    HOP_WORDS,
     STEP_WORDS,
     WINDOW_WORDS,
     WORD,
-    Row,
-    radices,
-    rows,
+    Table,
+    table_of,
 )
 from gradlet.plan.tiling import Tiling
 from gradlet.trial import size_words
@@ -53,21 +53,20 @@ def table_image(
     places: Sequence[Place],
 ) -> bytes:
     """places: by position, with those of scratch behind the operands."""
-    made = {row.position: row for row in rows(tiling)}
-    offsets = _Offsets(len(places), list(made.values()), tiling, kernel)
+    table = table_of(tiling)
+    at = _Offsets(len(places), table, tiling, kernel)
     return b"".join(
         [
-            _head(tiling, repeat, functions, offsets, len(places)),
-            *_windows(places, made),
-            *_steps(made, tiling, offsets),
+            _head(tiling, repeat, functions, table, at, len(places)),
+            *_windows(places, table, at),
+            *(struct.pack("<HH", a, at.hops + WORD * HOP_WORDS * hop) for a, hop in table.steps),
+            *(struct.pack("<ii", *hop) for hop in table.hops),
             *(
                 struct.pack("<5i", b.bytes, b.lines, b.pitch, b.planes, b.plane_pitch)
-                for row in made.values()
-                for b in row.boxes
+                for b in table.boxes
             ),
             *(_sizes(kernel, sizes) for sizes in tiling.sizes),
             *(_sizes(tiling.finish, sizes) for sizes in tiling.finish_sizes if tiling.finish),
-            offsets.kind_bytes,
         ]
     )
 
@@ -75,18 +74,12 @@ def table_image(
 class _Offsets:
     """Where the parts of a table begin."""
 
-    def __init__(self, windows: int, made: Sequence[Row], tiling: Tiling, kernel: Kernel) -> None:
+    def __init__(self, windows: int, table: Table, tiling: Tiling, kernel: Kernel) -> None:
         self.steps = WORD * (HEAD_WORDS + WINDOW_WORDS * windows)
-        self.boxes = self.steps + WORD * STEP_WORDS * sum(len(row.steps) for row in made)
-        self.sizes = self.boxes + WORD * BOX_WORDS * sum(len(row.boxes) for row in made)
-        self.pitch = len(_sizes(kernel, tiling.sizes[0]))
-        self.finish = self.sizes + self.pitch * len(tiling.sizes)
-        self.finish_pitch = (
-            len(_sizes(tiling.finish, tiling.finish_sizes[0])) if tiling.finish else 0
-        )
-        self.kinds = self.finish + self.finish_pitch * len(tiling.finish_sizes)
-        kinds = bytes(kind for axis in tiling.axes for kind in axis.kinds)
-        self.kind_bytes = kinds + bytes(-len(kinds) % WORD)
+        self.hops = self.steps + WORD * STEP_WORDS * len(table.steps)
+        self.boxes = self.hops + WORD * HOP_WORDS * len(table.hops)
+        self.sizes = self.boxes + WORD * BOX_WORDS * len(table.boxes)
+        self.finish = self.sizes + len(_sizes(kernel, tiling.sizes[0])) * len(tiling.sizes)
 
 
 def _sizes(kernel: Kernel, sizes: Mapping[str, object]) -> bytes:
@@ -94,12 +87,14 @@ def _sizes(kernel: Kernel, sizes: Mapping[str, object]) -> bytes:
     return struct.pack(f"<{len(words)}i", *words)
 
 
-def _head(tiling: Tiling, repeat: int, functions: Functions, at: _Offsets, windows: int) -> bytes:
+def _head(
+    tiling: Tiling, repeat: int, functions: Functions, table: Table, at: _Offsets, windows: int
+) -> bytes:
     axes = tiling.axes
     padding = [0] * (AXES - len(axes))
     free = sum(not axis.reduction for axis in axes)
     return struct.pack(
-        "<3Ii4B4i4i7i",
+        "<3Ii4B4i4H",
         functions.first,
         functions.more,
         functions.finish,
@@ -110,22 +105,17 @@ def _head(tiling: Tiling, repeat: int, functions: Functions, at: _Offsets, windo
         int(tiling.ahead),
         *(axis.count for axis in axes),
         *padding,
-        *radices(axes),
-        *padding,
-        at.kinds,
-        at.steps,
-        at.boxes,
+        at.steps + WORD * STEP_WORDS * table.size_steps,
         at.sizes,
-        at.pitch,
         at.finish,
-        at.finish_pitch,
+        0,
     )
 
 
-def _windows(places: Sequence[Place], made: Mapping[int, Row]) -> list[bytes]:
-    found, box, step = [], 0, 0
+def _windows(places: Sequence[Place], table: Table, at: _Offsets) -> list[bytes]:
+    found, rows = [], {row.position: row for row in table.rows}
     for position, place in enumerate(places):
-        row = made.get(position)
+        row = rows.get(position)
         if row is None:
             flags = (0, 0, 0, 0, 0, MOVED_AT_FIRST, 0, 0, 0, 0)
             found.append(struct.pack("<IIi4B4H", place.far, *flags))
@@ -142,21 +132,10 @@ def _windows(places: Sequence[Place], made: Mapping[int, Row]) -> list[bytes]:
                 int(window.load),
                 int(window.store),
                 moved_by,
-                box,
-                step,
-                len(row.steps),
+                at.boxes + WORD * BOX_WORDS * row.first_box,
+                at.steps + WORD * STEP_WORDS * row.first_step,
+                row.steps,
                 0,
             )
         )
-        box += len(row.boxes)
-        step += len(row.steps)
     return found
-
-
-def _steps(made: Mapping[int, Row], tiling: Tiling, at: _Offsets) -> list[bytes]:
-    starts = [at.kinds + sum(a.count for a in tiling.axes[:n]) for n in range(len(tiling.axes))]
-    return [
-        struct.pack("<6i", s.axis, starts[s.axis], s.radix, s.delta, s.back, s.most)
-        for row in made.values()
-        for s in row.steps
-    ]

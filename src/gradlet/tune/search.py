@@ -151,7 +151,7 @@ class Search:
             for name in (*self.call.outputs, *self.call.inputs)
         )
         tiling = Tiling((), windows, (self.call.sizes,), True)
-        if follow := self.call.follow:
+        if follow := self.call.behind:
             tiling = replace(
                 tiling,
                 finish=follow.kernel,

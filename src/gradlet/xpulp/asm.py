@@ -94,6 +94,7 @@ class Asm:
         self._ends: set[int] = set()
         self._modes: dict[int, list[str]] = {}
         self._fresh = 0
+        self._small = False
 
     def __call__(self, op: str, *operands: str | int) -> None:
         """An instruction that the assembler knows and that is one word long."""
@@ -134,7 +135,8 @@ class Asm:
     def compressed(self, on: bool) -> None:
         """From here on the assembler may take two bytes where it can: for code that runs once.
 
-        Hardware loops and their set-up stay outside of such parts."""
+        Hardware loops and their set-up stay outside of such parts; loop() sees to that itself."""
+        self._small = on
         here = [".option rvc"] if on else [".balign 4", ".option norvc"]
         self._modes.setdefault(self.count, []).extend(here)
 
@@ -194,12 +196,18 @@ class Asm:
     def max(self, rd: str, a: str, b: str) -> None:
         self(".insn r 0x33, 6, 0x02,", rd, a, b)
 
+    def minu(self, rd: str, a: str, b: str) -> None:
+        """Without a sign."""
+        self(".insn r 0x33, 5, 0x02,", rd, a, b)
+
     # Hardware loops: 0 is the inner one. The body runs at least once, also for a count of 0.
 
     @contextmanager
     def loop(self, level: int, count: str | int) -> Iterator[None]:
         """The body, `count` times: a register, or a number below 4096."""
-        end = self.fresh()
+        end, small = self.fresh(), self._small
+        if small:
+            self.compressed(False)
         if isinstance(count, int):
             self.bounds(level, self._behind(2), end)
             self.iterations(level, count)
@@ -208,6 +216,8 @@ class Asm:
         start = self.count
         yield
         self.close(end, start)
+        if small:
+            self.compressed(True)
 
     def bounds(self, level: int, start: str, end: str) -> None:
         """Start and end of a loop whose count is set elsewhere; `end` is closed by close()."""
@@ -255,6 +265,19 @@ class Asm:
         self("addi", "sp", "sp", size)
         self("ret")
 
+    def enter(self, field: int) -> None:
+        """The stack pointer takes the place of a0, a struct with room for two words at `field`:
+        its words are as near as those of a stack, and a0 is free. See gl_call()."""
+        self.sw("ra", "a0", field)
+        self.sw("sp", "a0", field + 4)
+        self.mv("sp", "a0")
+
+    def leave(self, field: int) -> None:
+        """Takes back what enter() did, and returns to the caller."""
+        self.lw("ra", "sp", field)
+        self.lw("sp", "sp", field + 4)
+        self("ret")
+
     def text(self) -> list[str]:
         """The lines of the function, loops resolved."""
         at: dict[int, list[str]] = {}
@@ -286,13 +309,16 @@ class Asm:
     def _local(self, name: str) -> str:
         return f".L{self.name}_{name}"
 
-    def function(self, parameters: str, align: int = 16) -> str:
+    def body(self) -> str:
+        """The same as strings of C."""
+        return "\n".join(f'        "{line}\\n"' for line in self.text())
+
+    def function(self, parameters: str, align: int = 16, result: str = "void") -> str:
         """A C function with these parameters whose body is this; it must return by itself."""
-        body = "\n".join(f'        "{line}\\n"' for line in self.text())
         return (
             f"__attribute__((naked, noinline, used, aligned({align})))\n"
-            f"static void {self.name}({parameters})\n"
-            f"{{\n    __asm__ volatile(\n{body});\n}}"
+            f"static {result} {self.name}({parameters})\n"
+            f"{{\n    __asm__ volatile(\n{self.body()});\n}}"
         )
 
 

@@ -10,21 +10,32 @@ moves for free, so the two sets of registers change roles, and the loop has two 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from gradlet.xpulp.asm import SAVED, Asm, AssemblyError
+from gradlet.xpulp.asm import Asm, AssemblyError
 
 WIDTHS = range(3, 6)
 KERNEL = 3
 FIELDS = (
     *("x", "y", "w", "b", "b_step", "turns", "odd", "above", "below", "count"),
-    *("x_step", "y_step", "x_next", "y_next", "fresh", "special", "update", "rate", "decay"),
+    *(
+        "x_step",
+        "y_step",
+        "x_next",
+        "y_next",
+        "fresh",
+        "special",
+        "update",
+        "rate",
+        "decay",
+        "caller",
+    ),
 )
 """Of the struct that a strip is called with, a word each."""
-RUN = "a0"
+RUN = "sp"
 REGISTERS = (
     *(f"s{i}" for i in range(12)),
-    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(1, 8))),
+    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(8))),
 )
 LAST, MIDDLE, FIRST = 2, 1, 0
 """Which row of the kernel meets a row of inputs."""
@@ -36,8 +47,7 @@ KINDS = [(width, left, right) for width in WIDTHS for left in (0, 1) for right i
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if mode == "weight_grad":
         return values([_WeightStrip(*kind, epilogue == "sgd") for kind in KINDS])
-    back, added = mode == "input_grad", epilogue == "sum"
-    return values([_MapStrip(*kind, back, added) for kind in KINDS])
+    return values([_MapStrip(*kind, mode == "input_grad", epilogue) for kind in KINDS])
 
 
 def values(strips: Sequence[Strip]) -> dict[str, Any]:
@@ -69,8 +79,8 @@ class Strip:
 
     def function(self) -> str:
         asm = self.asm
-        saved = ["ra", *SAVED]
-        asm.push(saved)
+        asm.compressed(True)
+        asm.enter(4 * FIELDS.index("caller"))
         for register, field in (
             *((self.x, "x"), (self.y, "y")),
             *((self.x_step, "x_step"), (self.y_step, "y_step")),
@@ -80,8 +90,9 @@ class Strip:
         asm.label("channel")
         self.channel()
         asm.branch("bnez", self.temps[1], to="channel")
-        asm.pop(saved)
+        asm.leave(4 * FIELDS.index("caller"))
         self.rare()
+        asm.compressed(False)
         return asm.function("struct run *run")
 
     def before(self) -> None:
@@ -156,14 +167,35 @@ class Strip:
         return [column for column in range(first, first + KERNEL) if column in self.columns]
 
 
+class Stored(Protocol):
+    """What makes a map and ends with an epilogue."""
+
+    asm: Asm
+    y: str
+    spare: str
+    epilogue: str
+
+
+def store(strip: Stored, register: str, step: int | str) -> None:
+    """A sum into memory; the pointer goes on by `step`."""
+    asm = strip.asm
+    if strip.epilogue == "sum":
+        asm.lw(strip.spare, strip.y)
+        asm("nop")
+        asm("fadd.s", register, strip.spare, register)
+    elif strip.epilogue == "relu":
+        asm.max(register, register, "zero")  # as integers: the FPU makes no negative NaN
+    asm.sw_post(register, strip.y, step)
+
+
 class _MapStrip(Strip):
     """Outputs, or gradients of inputs with the kernel turned round."""
 
-    def __init__(self, width: int, left: int, right: int, back: bool, added: bool) -> None:
+    def __init__(self, width: int, left: int, right: int, back: bool, epilogue: str) -> None:
         super().__init__(width, left, right)
-        self.back, self.added = back, added
+        self.back, self.epilogue = back, epilogue
         self.bias = "zero" if back else self.inputs.pop()
-        self.spare = self.inputs.pop() if added else ""
+        self.spare = self.inputs.pop() if epilogue == "sum" else ""
 
     def channel(self) -> None:
         """The last row of the loop begins one row of outputs too many; nobody uses it."""
@@ -228,12 +260,7 @@ class _MapStrip(Strip):
             start = to
 
     def _store(self, pixel: int) -> None:
-        register = self.one[pixel]
-        if self.added:
-            self.asm.lw(self.spare, self.y)
-            self.asm("nop")
-            self.asm("fadd.s", register, self.spare, register)
-        self.asm.sw_post(register, self.y, self.y_after(pixel))
+        store(self, self.one[pixel], self.y_after(pixel))
 
 
 class _WeightStrip(Strip):
@@ -247,6 +274,7 @@ class _WeightStrip(Strip):
         self.begun = set(self.all_taps)
 
     def before(self) -> None:
+        self.asm.compressed(False)
         self.asm.bounds(0, "loop", "loop_end")
 
     def channel(self) -> None:
@@ -271,6 +299,7 @@ class _WeightStrip(Strip):
         asm.label("half")
         self._row(last=two, middle=one, first=two)
         asm.close("loop_end", start)
+        asm.compressed(True)
         asm.label("end")
         self._row(last=one, middle=two)
         pointer, flag = self.temps

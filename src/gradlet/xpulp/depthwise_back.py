@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gradlet.xpulp.asm import SAVED, Asm
-from gradlet.xpulp.depthwise import KERNEL, REGISTERS, RUN
+from gradlet.xpulp.asm import Asm
+from gradlet.xpulp.depthwise import KERNEL, REGISTERS, RUN, store
 
 CELLS = range(1, 5)
 INSIDE, EVEN, ODD = 0, 1, 2
 """How a strip ends: with another behind it, or with an image of even or odd width."""
-FIELDS = ("x", "y", "w", "turns", "below", "count", "x_step", "y_step")
+FIELDS = ("x", "y", "w", "turns", "below", "count", "x_step", "y_step", "caller")
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    strips = [_Strip(c, kind, epilogue == "sum") for c in CELLS for kind in (INSIDE, EVEN, ODD)]
+    strips = [_Strip(c, kind, epilogue) for c in CELLS for kind in (INSIDE, EVEN, ODD)]
     return {
         "functions": "\n\n".join(strip.function() for strip in strips),
         "table": ", ".join(strip.name for strip in strips),
@@ -28,9 +28,9 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
 
 
 class _Strip:
-    def __init__(self, cells: int, kind: int, added: bool) -> None:
+    def __init__(self, cells: int, kind: int, epilogue: str) -> None:
         self.name = f"strip_{cells}_{kind}"
-        self.asm, self.added = Asm(self.name), added
+        self.asm, self.epilogue = Asm(self.name), epilogue
         self.width = 2 * cells - (kind == ODD)
         names = iter(REGISTERS)
         self.given = [next(names) for _ in range(cells + (kind == INSIDE))]
@@ -41,8 +41,8 @@ class _Strip:
 
     def function(self) -> str:
         asm, count = self.asm, self.even
-        saved = ["ra", *SAVED]
-        asm.push(saved)
+        asm.compressed(True)
+        asm.enter(4 * FIELDS.index("caller"))
         for register, field in (
             *((self.x, "x"), (self.y, "y")),
             *((self.x_step, "x_step"), (self.y_step, "y_step")),
@@ -68,7 +68,8 @@ class _Strip:
         asm("addi", count, count, -1)
         self._put(count, "count")
         asm.branch("bnez", count, to="channel")
-        asm.pop(saved)
+        asm.leave(4 * FIELDS.index("caller"))
+        asm.compressed(False)
         return asm.function("struct run *run")
 
     def _get(self, register: str, field: str) -> None:
@@ -118,9 +119,4 @@ class _Strip:
             yield cell + 1, 0
 
     def _store(self, register: str, pixel: int) -> None:
-        if self.added:
-            self.asm.lw(self.spare, self.y)
-            self.asm("nop")
-            self.asm("fadd.s", register, self.spare, register)
-        step = self.y_step if pixel == self.width - 1 else 4
-        self.asm.sw_post(register, self.y, step)
+        store(self, register, self.y_step if pixel == self.width - 1 else 4)

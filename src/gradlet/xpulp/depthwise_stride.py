@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradlet.xpulp.depthwise import FIRST, KINDS, LAST, MIDDLE, Strip, values
+from gradlet.xpulp.depthwise import FIRST, KINDS, LAST, MIDDLE, Strip, store, values
 
 STRIDE = 2
 
@@ -18,7 +18,7 @@ STRIDE = 2
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if mode == "weight_grad":
         return values([_WeightStrip(*kind, STRIDE) for kind in KINDS])
-    return values([_MapStrip(*kind, epilogue == "sum") for kind in KINDS])
+    return values([_MapStrip(*kind, epilogue) for kind in KINDS])
 
 
 class _StridedStrip(Strip):
@@ -81,9 +81,9 @@ class _StridedStrip(Strip):
 
 
 class _MapStrip(_StridedStrip):
-    def __init__(self, width: int, left: int, right: int, added: bool) -> None:
+    def __init__(self, width: int, left: int, right: int, epilogue: str) -> None:
         super().__init__(width, left, right, STRIDE)
-        self.added = added
+        self.epilogue = epilogue
         self.bias, self.spare = self.inputs.pop(), self.inputs.pop()
 
     def begin(self) -> None:
@@ -120,12 +120,7 @@ class _MapStrip(_StridedStrip):
             start = self.one[pixel]
 
     def _store(self, pixel: int) -> None:
-        register = self.one[pixel]
-        if self.added:
-            self.asm.lw(self.spare, self.y)
-            self.asm("nop")
-            self.asm("fadd.s", register, self.spare, register)
-        self.asm.sw_post(register, self.y, self.y_after(pixel))
+        store(self, self.one[pixel], self.y_after(pixel))
 
 
 class _WeightStrip(_StridedStrip):

@@ -2,8 +2,8 @@
 
 A block keeps its sums and 2 x kernel weights in registers and streams each input once into all taps
 that it meets; what lies outside of the image is left out, so there is one function for each width
-and for each side that sticks out. `inner` and `outer` of a run are channels and rows of the
-kernel, whichever is longer inside.
+and for each side that sticks out. Rows of a run differ by the lines of the kernel that meet the
+image: `first` of them lie outside, and their number follows from the two heights.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from typing import Any
 from gradlet.xpulp.asm import SAVED, Asm
 
 FIELDS = (
-    *("x", "w0", "w1", "y0", "y1", "inner", "outer", "x_inner", "x_outer", "w_inner", "w_outer"),
-    *("rows", "x_row", "y_row", "b0", "b1"),
+    *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "x_row", "y_row"),
+    *("lines", "height", "x_line", "w_line"),
+    *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller"),
 )
 """Of the struct that a block is called with, a word each."""
 CHANNELS = 2
-REGISTERS = (
-    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(1, 8))),
-    *SAVED,
-)
-RUN = "a0"
-AROUND = 7
-"""Registers for pointers, steps and two inputs."""
+RUN = "sp"
+AROUND = tuple(f"a{i}" for i in range(8))
+"""Pointers, steps, two inputs, and how many channels there are."""
+REGISTERS = ("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *SAVED)
+"""Sums and weights."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Reach:
     @property
     def widest(self) -> int:
         """Pixels of the widest block: what the registers hold, in whole steps of the stride."""
-        most = min(8, (len(REGISTERS) - AROUND - 2 * self.kernel) // CHANNELS)
+        most = min(8, (len(REGISTERS) - 2 * self.kernel) // CHANNELS)
         return most // self.cell * self.cell
 
     @property
@@ -110,13 +109,12 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), mode == "input_grad")
     sides = [(left, right) for left in (0, params["edge"]) for right in (0, params["edge"])]
     named = {
-        (width, *side): _Block(reach, width, *side, epilogue == "sum")
+        (width, *side): _Block(reach, width, *side, epilogue)
         for width in range(1, reach.widest + 1)
         for side in sides
     }
     return {
         "reach": reach,
-        "fields": FIELDS,
         "functions": "\n\n".join(block.function() for block in named.values()),
         "table": ", ".join(
             named[width, *side].name for width in range(1, reach.widest + 1) for side in sides
@@ -125,34 +123,41 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
 
 
 class _Block:
-    """One function: all rows of a run, each with the same taps."""
+    """One function: all rows of a run, each with the same taps. What is outside of the loops runs
+    rarely, and is compressed."""
 
-    def __init__(self, reach: Reach, width: int, left: int, right: int, added: bool) -> None:
-        self.reach, self.width, self.added = reach, width, added
+    def __init__(self, reach: Reach, width: int, left: int, right: int, epilogue: str) -> None:
+        self.reach, self.width, self.epilogue = reach, width, epilogue
         self.name = f"block_{width}_{left}_{right}"
         last = reach.last_of(width) - right
         self.meets = [(i, t, p) for i, t, p in reach.meets(width) if left <= i <= last]
         self.asm = Asm(self.name)
+        self.x, *self.w = AROUND[:3]
+        self.inputs = list(AROUND[3:5])
+        self.x_step, self.w_step, self.inner = AROUND[5:]
         names = iter(REGISTERS)
         self.sums = [[next(names) for _ in range(width)] for _ in range(CHANNELS)]
         self.weights = [[next(names) for _ in range(reach.kernel)] for _ in range(CHANNELS)]
-        self.inputs = [next(names) for _ in range(2)]
-        self.x, *self.w = (next(names) for _ in range(3))
-        self.x_step, self.w_step = next(names), next(names)
 
     def function(self) -> str:
         asm = self.asm
-        saved = ["ra", *SAVED]
-        asm.push(saved)
+        asm.compressed(True)
+        asm.enter(4 * FIELDS.index("caller"))
+        self._get(self.x_step, "x_inner")
+        self._get(self.w_step, "w_inner")
         asm.label("row")
-        self._begin()
         if self.meets:
+            self._lines()
+            self._begin()
             self._taps()
+        else:
+            self._begin()
         asm.label("store")
         self._store()
         self._next_row()
         asm.branch("bnez", self.inputs[0], to="row")
-        asm.pop(saved)
+        asm.leave(4 * FIELDS.index("caller"))
+        asm.compressed(False)
         return asm.function("struct run *run")
 
     def _get(self, register: str, field: str) -> None:
@@ -160,6 +165,17 @@ class _Block:
 
     def _put(self, register: str, field: str) -> None:
         self.asm.sw(register, RUN, 4 * FIELDS.index(field))
+
+    def _lines(self) -> None:
+        """The first line of the kernel that meets the image goes to w0, their number to w1."""
+        asm, (first, count), (height, lines) = self.asm, self.w, self.inputs
+        self._get(first, "first")
+        self._get(height, "height")
+        self._get(lines, "lines")
+        asm("add", count, first, height)
+        asm.max(first, first, "zero")
+        asm.min(count, count, lines)
+        asm("sub", count, count, first)
 
     def _begin(self) -> None:
         """Sums start with the bias."""
@@ -171,24 +187,34 @@ class _Block:
                 self.asm.mv(register, sums[0])
 
     def _taps(self) -> None:
-        asm, temp = self.asm, self.inputs
-        self._get(temp[0], "outer")
+        """A single channel leaves the inner loop to the lines."""
+        asm, inner, line, (first, count) = self.asm, self.inner, self.inputs[1], self.w
+        outer, skipped = (registers[0] for registers in self.weights)
+        asm.branch("blez", count, to="store")
+        order = self._order()
+        self._get(line, "x_line")
+        asm.mv(skipped, first)
+        asm("addi", self.x, self.x, 4 * order[-1][0])
+        asm.mv(outer, count)
+        asm.mac(self.x, skipped, line)
+        self._get(line, "w_line")
         for channel, pointer in enumerate(self.w):
             self._get(pointer, f"w{channel}")
-        self._get(self.x_step, "x_inner")
-        self._get(self.w_step, "w_inner")
-        asm.branch("beqz", temp[0], to="store")
-        order = self._order()
-        asm("addi", self.x, self.x, 4 * order[-1][0])
-        last_weight = self._weight_order()[-1]
+        self._get(inner, "channels")
         for pointer in self.w:
-            asm("addi", pointer, pointer, 4 * self.reach.weight(last_weight))
-        with asm.loop(1, temp[0]):
-            self._get(temp[0], "inner")
-            x_outer, w_outer = (registers[0] for registers in self.weights)
-            asm("nop")
-            with asm.loop(0, temp[0]):
+            asm("addi", pointer, pointer, 4 * self.reach.weight(self._weight_order()[-1]))
+        for pointer in self.w:
+            asm.mac(pointer, skipped, line)
+        asm.bne_imm(inner, 1, to="many")
+        asm.mv(inner, outer)
+        self._get(self.x_step, "x_line")
+        self._get(self.w_step, "w_line")
+        asm("addi", outer, "zero", 1)
+        asm.label("many")
+        with asm.loop(1, outer):
+            with asm.loop(0, inner):
                 self._body(order)
+            x_outer, w_outer = outer, skipped
             self._get(x_outer, "x_outer")
             self._get(w_outer, "w_outer")
             asm("add", self.x, self.x, x_outer)
@@ -243,17 +269,20 @@ class _Block:
                 self.asm.lw(register, pointer, 4 * away)
 
     def _store(self) -> None:
-        asm = self.asm
+        asm, step = self.asm, self.x
         for channel, pointer in enumerate(self.w):
             self._get(pointer, f"y{channel}")
-        self._get(self.x_step, "y_row")
-        if self.added:  # to both, before any is stored: they may be the same
+        self._get(step, "y_row")
+        if self.epilogue == "sum":  # to both, before any is stored: they may be the same
             for sums, pointer in zip(self.sums, self.w, strict=True):
                 self._add(sums, pointer)
+        elif self.epilogue == "relu":
+            for register in (register for sums in self.sums for register in sums):
+                asm.max(register, register, "zero")  # as integers: the FPU makes no negative NaN
         for channel, pointer in enumerate(self.w):
-            for pixel, register in enumerate(self.sums[channel]):
+            for pixel, register in enumerate(self.sums[channel][1:], 1):
                 asm.sw(register, pointer, 4 * pixel)
-            asm("add", pointer, pointer, self.x_step)
+            asm.sw_post(self.sums[channel][0], pointer, step)
             self._put(pointer, f"y{channel}")
 
     def _add(self, sums: list[str], pointer: str) -> None:
@@ -267,11 +296,16 @@ class _Block:
                 self.asm("fadd.s", sums[pixel], there, sums[pixel])
 
     def _next_row(self) -> None:
-        asm, (rows, step) = self.asm, self.inputs
-        self._get(self.x, "x")
-        self._get(step, "x_row")
+        """Leaves the number of rows to come in the first of the inputs."""
+        asm, (value, step), rows = self.asm, self.w, self.inputs[0]
         self._get(rows, "rows")
-        asm("add", self.x, self.x, step)
-        self._put(self.x, "x")
-        asm("addi", rows, rows, -1)
-        self._put(rows, "rows")
+        for field in ("x", "first"):
+            self._get(value, field)
+            self._get(step, f"{field}_row")
+            if field == "x":
+                asm("addi", rows, rows, -1)
+                self._put(rows, "rows")
+            else:
+                asm("nop")
+            asm("add", value, value, step)
+            self._put(value, field)

@@ -12,23 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gradlet.xpulp.asm import SAVED, Asm
+from gradlet.xpulp.asm import Asm
 
 CHANNELS = 2
 REGISTERS = (
     *(f"s{i}" for i in range(12)),
-    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(1, 8)), "a0"),
+    *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(8))),
 )
-KEPT = ("back0", "back1", "back2", "top", "full", "bottom", "turns")
-"""Fields of the struct of a run of units that are kept on the stack."""
 FIELDS = (
-    *KEPT,
+    *("back0", "back1", "back2", "top", "full", "bottom", "turns"),
     *("line", "x", "d0", "d1", "x_next", "w0", "w1", "w_next", "count", "fresh", "last"),
-    *("rate", "decay"),
+    *("rate", "decay", "caller"),
 )
 """All fields behind the sums, a word each."""
-UNIT = 4 * len(KEPT)
-FRAME = UNIT + 4
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,8 +83,7 @@ class _Unit:
 
     def function(self) -> str:
         asm = self.asm
-        saved = ["ra", *SAVED]
-        asm.push(saved, FRAME)
+        asm.compressed(True)
         self._begin()
         asm.label("unit")
         self._begin_unit()
@@ -100,26 +95,22 @@ class _Unit:
         self._end_unit()
         asm.branch("bnez", self.temps[0], to="unit")
         asm.label("out")
-        asm.pop(saved, FRAME)
+        asm.leave(self._place("caller"))
         self._rare()
+        asm.compressed(False)
         return asm.function("struct unit *unit")
 
     def _get(self, register: str, field: str) -> None:
-        self.asm.lw(register, "a0", self._place(field))
+        self.asm.lw(register, "sp", self._place(field))
 
     def _put(self, register: str, field: str) -> None:
-        self.asm.sw(register, "a0", self._place(field))
+        self.asm.sw(register, "sp", self._place(field))
 
     def _place(self, field: str) -> int:
         return 4 * (len(self.all_sums) + FIELDS.index(field))
 
     def _begin(self) -> None:
-        for pair in (KEPT[i : i + 2] for i in range(0, len(KEPT), 2)):
-            for register, field in zip(self.d, pair, strict=False):
-                self._get(register, field)
-            for register, field in zip(self.d, pair, strict=False):
-                self.asm.sw(register, "sp", 4 * FIELDS.index(field))
-        self.asm.sw("a0", "sp", UNIT)
+        self.asm.enter(self._place("caller"))
         self._get(self.line, "line")
         self.asm("nop")
         self.asm("sub", self.back, "zero", self.line)
@@ -139,8 +130,6 @@ class _Unit:
         """The sums go where they belong, unless C wants them; then the next input channel."""
         asm = self.asm
         last, step = self.d
-        asm.lw("a0", "sp", UNIT)
-        asm("nop")
         self._get(last, "last")
         self._get(step, "x_next")
         asm.branch("beqz", last, to="keep")
@@ -184,11 +173,11 @@ class _Unit:
         asm = self.asm
         asm.label("old")
         for index, register in enumerate(self.all_sums):
-            asm.lw(register, "a0", 4 * index)
+            asm.lw(register, "sp", 4 * index)
         asm.branch("j", to="begun")
         asm.label("keep")
         for index, register in enumerate(self.all_sums):
-            asm.sw(register, "a0", 4 * index)
+            asm.sw(register, "sp", 4 * index)
         asm.branch("j", to="out")
 
     def _rows(self, field: str, lines: range) -> None:
@@ -196,7 +185,7 @@ class _Unit:
         if not lines:
             return
         asm, (count, _) = self.asm, self.temps
-        asm.lw(count, "sp", 4 * FIELDS.index(field))
+        self._get(count, field)
         asm("nop")
         asm.branch("beqz", count, to=f"no_{field}")
         with asm.loop(1, count):
@@ -204,7 +193,7 @@ class _Unit:
             first = self.window - 1 + self.rest
             for step in range(first):
                 row.step(step)
-            asm.lw(count, "sp", 4 * FIELDS.index("turns"))
+            self._get(count, "turns")
             asm("nop")
             asm.branch("beqz", count, to=f"few_{field}")
             with asm.loop(0, count):
@@ -213,7 +202,7 @@ class _Unit:
             asm.label(f"few_{field}")
             for step in range(self.window - 1):
                 row.step(first + step, tail=step + 1)
-            asm.lw(count, "sp", 4 * FIELDS.index(f"back{row.end}"))
+            self._get(count, f"back{row.end}")
             asm("nop")
             asm("add", self.x, self.x, count)
         if field == "top":

@@ -28,7 +28,7 @@ LARGE, LONG = 16, 64
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
-    if epilogue == "momentum":
+    if epilogue in ("momentum", "relu"):
         return {"body": ""}
     sizes = ("a7" if epilogue == "sgd" else "a6", 4, 8)
     pointers = {"matrix": "a2", "rows": "a3", "columns": "a4"}

@@ -6,14 +6,14 @@ the update, and spill0 on. `word(op, register, name)` loads or stores one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gradlet.xpulp.asm import Asm, AssemblyError
 
 Word = Callable[[str, str, str], None]
-SETTINGS = {"": (), "sum": (), "sgd": ("rate", "decay")}
+SETTINGS = {"": (), "sum": (), "relu": (), "sgd": ("rate", "decay")}
 """rate is negative."""
-TEMPORARY = {"": 0, "sum": 2, "sgd": 2}
+TEMPORARY = {"": 0, "sum": 2, "relu": 0, "sgd": 2}
 
 
 def store_block(
@@ -70,7 +70,7 @@ def _pair(
 ) -> None:
     """Two at a time, so that no load is waited for. The last of a group is at the pointer itself,
     and moves it on."""
-    pairs = list(zip(elements, temporary, strict=False)) if epilogue else []
+    pairs = list(zip(elements, temporary, strict=False)) if TEMPORARY[epilogue] else []
     for (_, offset), old in pairs:
         asm.lw(old, pointer, offset)
     for (value, _), old in pairs:
@@ -80,6 +80,8 @@ def _pair(
             asm("fmadd.s", value, named["decay"], old, value)
     for (value, _), old in pairs if epilogue == "sgd" else []:
         asm("fmadd.s", value, named["rate"], value, old)
+    for value, _ in elements if epilogue == "relu" else []:
+        asm.max(value, value, "zero")  # as integers: the FPU makes no negative NaN
     for value, offset in elements:
         if offset:
             asm.sw(value, pointer, offset)
@@ -154,3 +156,42 @@ def _with_momentum(
     asm("xor", kept, kept, ahead)
     asm("fmadd.s", old, rate, kept, old)
     asm.sw_post(old, c, 4)
+
+
+def store_one(
+    asm: Asm,
+    epilogue: str,
+    value: str,
+    named: Mapping[str, str],
+    step: str,
+    spare: Sequence[str],
+) -> None:
+    """A single result, at y; y and the moment move on by `step`, a register. The settings are
+    loaded each time, which is cheap where results are few. named: y, moment, hyper."""
+    y, (old, setting, kept, *_) = named["y"], spare
+    if not epilogue:
+        asm.sw_post(value, y, step)
+        return
+    asm.lw(old, y)
+    if epilogue == "sum":
+        asm("fadd.s", value, old, value)
+        asm.sw_post(value, y, step)
+        return
+    asm.lw(setting, named["hyper"], 4)
+    if epilogue == "momentum":
+        asm.lw(kept, named["moment"])
+    asm("fmadd.s", value, setting, old, value)
+    if epilogue == "momentum":
+        plain = asm.fresh()
+        asm.lw(setting, named["hyper"], 8)
+        asm("fmadd.s", kept, setting, kept, value)
+        asm.sw_post(kept, named["moment"], step)
+        asm("fmadd.s", value, setting, kept, value)
+        asm.lw(setting, named["hyper"], 12)
+        asm("slli", setting, setting, 1)  # -0 is 0 as well
+        asm.branch("bnez", setting, to=plain)
+        asm.mv(value, kept)
+        asm.label(plain)
+    asm.lw(setting, named["hyper"], 0)
+    asm("fnmsub.s", value, setting, value, old)
+    asm.sw_post(value, y, step)

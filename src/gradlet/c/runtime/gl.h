@@ -12,6 +12,27 @@
 #define GL_CORES 1
 #endif
 
+/* For code that runs once per call: on a device, fetching it costs more than running it. */
+#if defined(__clang__) && defined(__riscv)
+#define GL_COMPACT __attribute__((minsize))
+#else
+#define GL_COMPACT
+#endif
+#define GL_INLINE GL_COMPACT static inline __attribute__((always_inline))
+
+#ifdef __riscv
+/* Calls assembler that saves nothing but sp, so that its caller saves once what many calls would. */
+static inline void gl_call(void *function, void *argument)
+{
+    register void *a0 __asm__("a0") = argument;
+    register void *a1 __asm__("a1") = function;
+    __asm__ volatile("jalr %1"
+                     : "+r"(a0), "+r"(a1)::"memory", "ra", "gp", "tp", "t0", "t1", "t2", "t3", "t4", "t5", "t6", "a2",
+                       "a3", "a4", "a5", "a6", "a7", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10",
+                       "s11");
+}
+#endif
+
 typedef struct {
     int id;
     int count;
@@ -255,6 +276,9 @@ static inline float gl_power(float x, int n)
     }
     return n < 0 ? 1.0f / result : result;
 }
+
+/* 0 for what is negative; a NaN stays. */
+static inline float gl_relu(float x) { return x <= 0.0f ? 0.0f : x; }
 
 /* w - lr * (g + decay * w): one SGD step of one weight, the same wherever it is fused. */
 static inline float gl_sgd_step(float w, float g, const float *hyper)

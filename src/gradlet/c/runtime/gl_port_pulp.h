@@ -120,11 +120,14 @@ static inline void gl_dma_copy(
     __asm__ volatile("" ::: "memory"); /* what was stored so far is to be copied */
     if (bytes - 1 >= GL_DMA_MOST || far_pitch > GL_DMA_PITCH) {
         if (bytes > 0) gl_dma_commands(near, far, line_bytes, lines, far_pitch, direction);
-    } else if (lines == 1 || far_pitch == line_bytes) {
-        gl_dma_1d(near, far, bytes, direction);
-    } else {
-        gl_dma_2d(near, far, line_bytes, lines, far_pitch, direction);
+        return;
     }
+    const uint32_t single = lines == 1;
+    gl_dma_1d(near, far, bytes, single ? direction : direction | GL_DMA_2D);
+    if (single) return;
+    volatile uint32_t *queue = gl_register(GL_DMA);
+    *queue = line_bytes;
+    *queue = far_pitch;
 }
 
 /* Returns when no copy of this core is under way any more. Polling disturbs nobody, as no memory

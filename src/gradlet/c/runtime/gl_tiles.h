@@ -20,17 +20,22 @@ typedef struct {
     int32_t bytes, lines, pitch, planes, plane_pitch;
 } gl_box;
 
-/* How tile `index` of an axis moves a window: its start is index * delta - back bytes further on, but
- * within 0..most, and its box `radix` places further per kind. */
+/* What a place along an axis adds to the start of a window and to the place of its box among the boxes,
+ * in bytes; of the sizes of a tile, to theirs and to those of what finishes it. */
 typedef struct {
-    int32_t axis, kinds, radix, delta, back, most; /* kinds: offset of those of the axis, a byte each */
+    int32_t far, box;
+} gl_hop;
+
+/* An axis that moves a window, and the offset of the hops to its tiles. */
+typedef struct {
+    uint16_t axis, hops;
 } gl_step;
 
 typedef struct {
     char *far, *near; /* near is 0 where the operand is used in place */
     int32_t slot_bytes;
     uint8_t slots, load, store, moved_by; /* moved_by: bits of the axes that change its box */
-    uint16_t boxes, first_step, steps, early; /* numbers of its first box and step; early: see below */
+    uint16_t boxes, first_step, steps, early; /* offsets of its first box and step; early: see below */
 } gl_window;
 
 typedef struct gl_frame gl_frame;
@@ -40,8 +45,8 @@ typedef struct {
     gl_kernel *first, *more, *finish; /* tiles that start a sum, that add to it; after the last */
     int32_t repeat; /* calls of the kernel per tile, with a barrier between */
     uint8_t axes, windows, reductions, ahead; /* axes: outermost first; reductions from this one on */
-    int32_t count[GL_TILE_AXES], radix[GL_TILE_AXES];
-    int32_t kinds, steps, boxes, sizes, size_pitch, finish_sizes, finish_pitch; /* offsets, and their distances */
+    int32_t count[GL_TILE_AXES];
+    uint16_t steps, sizes, finish_sizes, none; /* offsets; the steps are those from size to size */
 } gl_tiling;
 
 /* What the kernel of a tile gets: its operands in the order of the call, and the sizes. */
@@ -51,11 +56,10 @@ struct gl_frame {
     void *t[GL_TILE_WINDOWS];
 };
 
-/* Where a window stands, and what it still has to write back. */
+/* Where a window stands, where the kernel finds it, and what it still has to write back. */
 typedef struct {
-    char *far, *put_from, *put_to;
+    char *far, *at, *put_from, *put_to;
     const gl_box *box, *put_box;
-    int32_t slot;
 } gl_window_state;
 
 /* Two per network, in the near memory: the windows of a call that are early are at their first boxes
@@ -73,81 +77,90 @@ typedef struct {
     uint32_t moved; /* bits of the axes that the last step has changed */
 } gl_walk;
 
-static inline void gl_box_copy(char *near, char *far, const gl_box *box, uint32_t direction)
+/* Not inline, as all that runs between two tiles has left the instruction cache by then: what is
+ * short comes back soon. */
+static __attribute__((noinline, unused)) void gl_box_copy(char *near, char *far, const gl_box *box, uint32_t direction)
 {
-    gl_dma_copy(near, far, (uint32_t)box->bytes, (uint32_t)box->lines, (uint32_t)box->pitch, direction);
-    for (int32_t plane = 1; plane < box->planes; ++plane) {
+    int32_t plane = box->planes;
+    do {
+        gl_dma_copy(near, far, (uint32_t)box->bytes, (uint32_t)box->lines, (uint32_t)box->pitch, direction);
         near += box->bytes * box->lines;
         far += box->plane_pitch;
-        gl_dma_copy(near, far, (uint32_t)box->bytes, (uint32_t)box->lines, (uint32_t)box->pitch, direction);
-    }
+    } while (--plane > 0);
 }
 
 /* Starts to write back what has been computed in the slot that a window has left. */
 static inline void gl_window_store(gl_window_state *state)
 {
-    if (!state->put_box) return;
-    gl_box_copy(state->put_from, state->put_to, state->put_box, GL_DMA_OUT);
+    const gl_box *box = state->put_box;
+    if (!box) return;
     state->put_box = 0;
+    gl_box_copy(state->put_from, state->put_to, box, GL_DMA_OUT);
+}
+
+/* The sum of the hops to the tile at hand. */
+static inline gl_hop gl_hops(const gl_walk *walk, const char *table, uint32_t first, uint32_t count)
+{
+    gl_hop sum = {0, 0};
+    const gl_step *step = (const gl_step *)(table + first);
+    for (const gl_step *end = step + count; step < end; ++step) {
+        const gl_hop *hop = (const gl_hop *)(table + step->hops) + walk->index[step->axis];
+        sum.far += hop->far;
+        sum.box += hop->box;
+    }
+    return sum;
 }
 
 /* Moves one window to the tile at hand. If its box is another than before, the old one is to be
- * written back, and the new one is fetched into the next slot. Returns where the kernel finds it. */
-static inline char *gl_window_move(const gl_walk *walk, const gl_window *window, gl_window_state *state)
+ * written back, and the new one is fetched into the next slot. */
+static __attribute__((noinline, unused)) void gl_window_move(
+    const gl_walk *walk, const gl_window *window, gl_window_state *state)
 {
-    const gl_tiling *table = walk->table;
-    const gl_step *step = (const gl_step *)((const char *)table + table->steps) + window->first_step;
-    int32_t offset = 0, kind = window->boxes;
-    for (int i = window->steps; i > 0; --i, ++step) {
-        const int32_t index = walk->index[step->axis];
-        offset += gl_min(gl_max(0, index * step->delta - step->back), step->most);
-        kind += ((const uint8_t *)table)[step->kinds + index] * step->radix;
+    const char *table = (const char *)walk->table;
+    const gl_hop hop = gl_hops(walk, table, window->first_step, window->steps);
+    char *far = window->far + hop.far, *near = window->near;
+    if (!near) {
+        state->at = far;
+        return;
     }
-    char *far = window->far + offset;
-    if (!window->near) return far;
-    const gl_box *box = (const gl_box *)((const char *)table + table->boxes) + kind;
-    char *near = window->near + state->slot * window->slot_bytes;
-    if (state->far == far && state->box == box) return near;
-    if (state->box) {
+    const gl_box *box = (const gl_box *)(table + window->boxes + hop.box), *old = state->box;
+    char *old_far = state->far;
+    if (old_far == far && old == box) return;
+    state->far = far;
+    state->box = box;
+    if (old) {
+        char *at = state->at;
         if (window->store) {
-            state->put_from = near;
-            state->put_to = state->far;
-            state->put_box = state->box;
-            if (!table->ahead) { /* into the same slot: not before the old box is out of it */
+            state->put_from = at;
+            state->put_to = old_far;
+            state->put_box = old;
+            if (!walk->table->ahead) { /* into the same slot: not before the old box is out of it */
                 gl_window_store(state);
                 gl_dma_wait_all();
             }
         }
-        near += window->slot_bytes;
-        if (++state->slot == window->slots) {
-            state->slot = 0;
-            near = window->near;
-        }
+        at += window->slot_bytes;
+        if (at != near + window->slots * window->slot_bytes) near = at;
     }
-    state->far = far;
-    state->box = box;
+    state->at = near;
     if (window->load) gl_box_copy(near, far, box, GL_DMA_IN);
-    return near;
 }
 
 /* The kernel and the sizes of the tile at hand. */
 static inline void gl_frame_choose(const gl_walk *walk, gl_frame *frame)
 {
     const gl_tiling *table = walk->table;
-    const uint8_t *kinds = (const uint8_t *)table + table->kinds;
-    int32_t kind = 0, added = 0, last = 1;
-    for (int axis = 0; axis < table->axes; ++axis) {
-        const int32_t index = walk->index[axis];
-        kind += kinds[index] * table->radix[axis];
-        kinds += table->count[axis];
-        if (axis < table->reductions) continue;
-        added |= index;
-        last &= index == table->count[axis] - 1;
+    const char *start = (const char *)table;
+    const gl_hop hop = gl_hops(walk, start, table->steps, table->axes);
+    int32_t added = 0, last = 1;
+    for (int axis = table->reductions; axis < table->axes; ++axis) {
+        added |= walk->index[axis];
+        last &= walk->index[axis] == table->count[axis] - 1;
     }
     frame->kernel = added ? table->more : table->first;
     frame->finish = last ? table->finish : 0;
-    frame->sizes = (const char *)table + table->sizes + kind * table->size_pitch;
-    frame->finish_sizes = (const char *)table + table->finish_sizes + kind * table->finish_pitch;
+    frame->sizes = start + table->sizes + hop.far;
+    frame->finish_sizes = start + table->finish_sizes + hop.box;
 }
 
 /* The number of the first window of a core; the last cores, which often have the least to do, come
@@ -156,17 +169,17 @@ static inline int gl_first_window(gl_core me) { return me.count - 1 - me.id; }
 
 /* This core's part of preparing a tile: its windows, or the kernel. Without a frame there is no further
  * tile, and only what is done is written back. */
-static inline void gl_tiles_fetch(const gl_walk *walk, gl_core me, gl_frame *frame, const gl_frame *before)
+static __attribute__((noinline, unused)) void gl_tiles_turn(const gl_walk *walk, int w, int cores, gl_frame *frame)
 {
     const gl_tiling *table = walk->table;
-    const gl_window *windows = (const gl_window *)(table + 1);
     const int count = table->windows;
-    int w = gl_first_window(me);
-    for (; w < count; w += me.count) {
+    for (; w < count; w += cores) {
+        const gl_window *window = (const gl_window *)(table + 1) + w;
         gl_window_state *state = &walk->tiles->windows[w];
         gl_window_store(state);
         if (!frame) continue;
-        frame->t[w] = windows[w].moved_by & walk->moved ? gl_window_move(walk, &windows[w], state) : before->t[w];
+        if (window->moved_by & walk->moved) gl_window_move(walk, window, state);
+        frame->t[w] = state->at;
     }
     if (w == count && frame) gl_frame_choose(walk, frame);
 }
@@ -187,10 +200,8 @@ static inline void gl_tiles_end(const gl_walk *walk, gl_core me)
 {
     const gl_window *windows = (const gl_window *)(walk->table + 1);
     for (int w = gl_first_window(me); w < walk->table->windows; w += me.count) {
-        gl_window_state *state = &walk->tiles->windows[w];
-        if (!windows[w].store) continue;
-        gl_window_store(state);
-        gl_box_copy(windows[w].near + state->slot * windows[w].slot_bytes, state->far, state->box, GL_DMA_OUT);
+        const gl_window_state *state = &walk->tiles->windows[w];
+        if (windows[w].store) gl_box_copy(state->at, state->far, state->box, GL_DMA_OUT);
     }
     gl_dma_wait_all();
 }
@@ -206,14 +217,10 @@ static inline void gl_tiles_compute(const gl_frame *frame, int32_t repeat)
     GL_EACH_CORE(me) { frame->finish(me, frame, 0); }
 }
 
-static inline void gl_window_reset(gl_window_state *state)
-{
-    state->box = state->put_box = 0;
-    state->slot = 0;
-}
+static inline void gl_window_reset(gl_window_state *state) { state->box = state->put_box = 0; }
 
 /* This core's windows of the next call that are early go to their first boxes. */
-static inline void gl_tiles_fetch_early(const gl_walk *next, gl_core me)
+static __attribute__((noinline, unused)) void gl_tiles_fetch_early(const gl_walk *next, gl_core me)
 {
     const gl_window *windows = (const gl_window *)(next->table + 1);
     for (int w = gl_first_window(me); w < next->table->windows; w += me.count) {
@@ -228,6 +235,18 @@ static inline void gl_table_fetch(const gl_walk *walk, const gl_tiling *table, u
     GL_ONE(gl_dma_copy((char *)(uintptr_t)walk->table, table, bytes, 1, 0, GL_DMA_IN));
 }
 
+/* What is to be done besides computing: the next tile of `walk` is prepared or, if there is none, the
+ * call behind it. */
+static inline void gl_tiles_prepare(const gl_walk *walk, const gl_walk *next, gl_frame *frame)
+{
+    GL_EACH_CORE(me)
+    {
+        const int w = gl_first_window(me);
+        if (w <= walk->table->windows) gl_tiles_turn(walk, w, me.count, frame);
+        if (next && !frame) gl_tiles_fetch_early(next, me);
+    }
+}
+
 /* All windows at their first boxes. Without a table it is near already. */
 static inline void gl_tiles_begin(const gl_walk *walk, const gl_tiling *table, uint32_t bytes)
 {
@@ -235,13 +254,13 @@ static inline void gl_tiles_begin(const gl_walk *walk, const gl_tiling *table, u
         gl_table_fetch(walk, table, bytes);
         GL_ONE(gl_dma_wait_all());
         GL_BARRIER();
+        GL_EACH_CORE(me)
+        {
+            for (int w = gl_first_window(me); w < walk->table->windows; w += me.count)
+                gl_window_reset(&walk->tiles->windows[w]);
+        }
     }
-    GL_EACH_CORE(me)
-    {
-        for (int w = gl_first_window(me); table && w < walk->table->windows; w += me.count)
-            gl_window_reset(&walk->tiles->windows[w]);
-        gl_tiles_fetch(walk, me, &walk->tiles->frames[0], 0);
-    }
+    gl_tiles_prepare(walk, 0, &walk->tiles->frames[0]);
 }
 
 /* Every core of the team calls this; near has room for the table, count is the number of tiles. table
@@ -259,23 +278,22 @@ static __attribute__((noinline, unused)) void gl_tiles_run(
     GL_BARRIER();
     if (next && count > 1) gl_table_fetch(&behind, next, next_bytes);
     const int32_t repeat = walk.table->repeat, ahead = walk.table->ahead;
-    for (int32_t tile = 0; tile < count; ++tile) {
-        gl_frame *frame = &tiles->frames[tile & 1], *following = &tiles->frames[(tile + 1) & 1];
-        const int more = tile + 1 < count;
-        if (!ahead) {
-            gl_tiles_compute(frame, repeat);
-            GL_BARRIER();
-        }
+    gl_frame *frame = &tiles->frames[0], *following = &tiles->frames[1];
+    for (;;) {
+        const int more = --count > 0;
         gl_walk_on(&walk);
-        GL_EACH_CORE(me)
-        {
-            gl_tiles_fetch(&walk, me, more ? following : 0, frame);
-            if (next && !more) gl_tiles_fetch_early(&behind, me);
+        if (ahead) gl_tiles_prepare(&walk, next ? &behind : 0, more ? following : 0);
+        gl_tiles_compute(frame, repeat);
+        if (!ahead) {
+            GL_BARRIER();
+            gl_tiles_prepare(&walk, next ? &behind : 0, more ? following : 0);
         }
-        if (ahead) gl_tiles_compute(frame, repeat);
         if (!more) break;
         gl_dma_wait_all();
         GL_BARRIER();
+        gl_frame *done = frame;
+        frame = following;
+        following = done;
     }
     GL_BARRIER();
     GL_EACH_CORE(me) { gl_tiles_end(&walk, me); }
