@@ -18,7 +18,7 @@ from gradlet.ops.base import Axis, Span
 from gradlet.plan.tiling import Range, dense, lines_of
 
 WORD = 4
-TILE_CYCLES = 500  # start of transfers, barriers, call of the kernel
+TILE_CYCLES = 450  # start of transfers, barriers, call of the kernel
 CALL_CYCLES = 250
 VISIBLE = 2.0  # of a cycle of copying that nothing hides
 MACS_PER_CYCLE = 0.55  # of one core
