@@ -210,6 +210,8 @@ class _Kernel:
         self._again(one)
         asm.label(more)
         wider.often(self.out, near=True)
+        usual.hops()
+        wider.hops()
         asm.label(near_few)
         asm.branch("j", to=few)
         self._rare()
@@ -225,6 +227,7 @@ class _Kernel:
         for panel in reversed(fewer):
             asm.label(names[panel])
             panel.often(self.out, near=False)
+            panel.hops()
             panel.seldom()
 
     def _end(self) -> None:
