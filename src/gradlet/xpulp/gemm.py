@@ -28,6 +28,8 @@ BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
 LONG = 32
 """From so many lines on it pays to look for the best cut."""
+FEW = 12
+"""Fewer lines are cut in halves at most, where held ones are few as well."""
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
@@ -48,7 +50,7 @@ class _Kernel:
         asm = self.asm
         self.out, self.slow, self.joined = asm.fresh(), asm.fresh(), asm.fresh()
         self.plain, self.batches, self.nothing = asm.fresh(), asm.fresh(), asm.fresh()
-        self.long, self.narrow, self.eighths = asm.fresh(), asm.fresh(), asm.fresh()
+        self.long, self.other, self.halves = asm.fresh(), asm.fresh(), asm.fresh()
         self.again, self.done, self.second = asm.fresh(), asm.fresh(), asm.fresh()
         self.biased, self.placed = asm.fresh(), asm.fresh()
         asm.compressed(True)
@@ -106,42 +108,55 @@ class _Kernel:
         self._slow_cut()
 
     def _quick_cut(self) -> None:
-        """Eight cores, few lines: as many parts of the held ones as are wide enough."""
+        """Eight cores, few lines, and held ones for a single panel of each quarter."""
         asm, t = self.asm, "gp"
         asm.bne_imm(CORES, 8, to=self.slow)
         asm("xori", ID, ID, 7)
         asm("srli", t, self.lines, LONG.bit_length() - 1)
         asm.branch("bnez", t, to=self.long)
         asm("addi", t, self.held, -4 * self.width)
-        asm("sltiu", t, t, 4 * self.width)
-        asm.branch("beqz", t, to=self.narrow)
+        asm("sltiu", t, t, self.width + 1)
+        asm.branch("beqz", t, to=self.other)
+        asm.label(self.halves)
         self._parts(1)
 
     def _other_cuts(self) -> None:
-        """Many or few held ones; and many lines with panels that go round among the cores, if that
-        leaves none over."""
-        asm, t, all_lines, parts = self.asm, "gp", self.asm.fresh(), 8 * self.width
+        """Many lines with panels that go round among the cores, if that leaves none over; else as
+        many parts of the held ones as are wide enough."""
+        asm, t, quarters, eighths, whole = (self.asm, "gp", *(self.asm.fresh() for _ in range(3)))
+        parts = 8 * self.width
         asm.label(self.long)
         asm("sltiu", t, self.held, 2 * self.width)
-        asm.branch("bnez", t, to=self.eighths)
+        asm.branch("bnez", t, to=eighths)
         asm("andi", t, self.held, parts - 1)
         asm.branch("bnez", t, to=self.slow)
-        asm("addi", ROW, "zero", 0)
+        asm.mv(ROW, "zero")
         asm.mv(ROWS, self.lines)
         asm("srli", WIDTH, self.held, 3)
         asm("slli", COLUMN, ID, self.width.bit_length() - 1)
         asm("addi", DISTANCE, "zero", parts)
         asm.branch("j", to=self.joined)
-        asm.label(self.narrow)
-        asm("sltiu", t, self.held, 4 * self.width)
-        asm.branch("beqz", t, to=all_lines)
-        asm("sltiu", t, self.held, 2 * self.width)
-        asm.branch("bnez", t, to=self.eighths)
-        for label, down in (("", 2), (self.eighths, 3), (all_lines, 0)):
-            if label:
-                asm.label(label)
+        asm.label(self.other)
+        for below, label in ((2, eighths), (4, quarters)):
+            asm("sltiu", t, self.held, below * self.width)
+            asm.branch("bnez", t, to=label)
+        asm("sltiu", t, self.held, parts)
+        asm.branch("beqz", t, to=whole)
+        self._narrow_panels(quarters)
+        for label, down in ((quarters, 2), (eighths, 3), (whole, 0)):
+            asm.label(label)
             self._parts(down)
             asm.branch("j", to=self.joined)
+
+    def _narrow_panels(self, quarters: str) -> None:
+        """Where a quarter of the held ones is a panel and a narrow one, halves are cheaper, unless
+        there are so few lines that the blocks would become narrow."""
+        asm, t = self.asm, "gp"
+        asm("sltiu", t, self.held, 7 * self.width)
+        asm.branch("beqz", t, to=self.halves)
+        asm("sltiu", t, self.lines, FEW)
+        asm.branch("beqz", t, to=quarters)
+        asm.branch("j", to=self.halves)
 
     def _parts(self, down: int) -> None:
         """2 ** down parts of the lines, for each the other cores side by side."""
