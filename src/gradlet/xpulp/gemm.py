@@ -168,11 +168,10 @@ class _Kernel:
             asm("addi", size, whole, (1 << bits) - 1)
             if bits:
                 asm("srli", size, size, bits)
-        asm("andi", ROW, ID, (1 << down) - 1)
+        asm("srli", ROW, ID, along)
         asm("mul", ROW, ROW, ROWS)
-        if down:
-            asm("srli", COLUMN, ID, down)
-        asm("mul", COLUMN, COLUMN if down else ID, WIDTH)
+        asm("andi", COLUMN, ID, (1 << along) - 1)
+        asm("mul", COLUMN, COLUMN, WIDTH)
         asm("addi", DISTANCE, "zero", self.width)
 
     def _place(self) -> None:
