@@ -111,7 +111,7 @@ class _Kernel:
         """Eight cores, few lines, and held ones for a single panel of each quarter."""
         asm, t = self.asm, "gp"
         asm.bne_imm(CORES, 8, to=self.slow)
-        asm("xori", ID, ID, 7)
+        asm("xori", ID, ID, 7)  # the last cores take the large parts: banks serve them first
         asm("srli", t, self.lines, LONG.bit_length() - 1)
         asm.branch("bnez", t, to=self.long)
         asm("addi", t, self.held, -4 * self.width)
