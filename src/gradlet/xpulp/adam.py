@@ -1,4 +1,4 @@
-"""Adam's step of one element: 38 instructions, none of which divides."""
+"""Adam's step of one element: 37 instructions, none of which divides."""
 
 from __future__ import annotations
 
