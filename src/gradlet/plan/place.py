@@ -18,7 +18,7 @@ import numpy as np
 from gradlet.graph import Array
 
 MOVES = 800
-MOVE_WORK = 120_000
+MOVE_WORK = 60_000
 """Requests that are put somewhere by all moves together, so that large networks take no longer."""
 IN_THE_WAY = 0.7
 """How often it is a buffer beside the highest that is moved, not that one."""
@@ -81,16 +81,19 @@ def _placed(requests: tuple[Request, ...], align: int, limit: int) -> dict[str, 
         sorted(requests, key=lambda r: (-r.last, -r.bytes, r.name)),
         sorted(requests, key=lambda r: (-crowd[r.name], r.first - r.last, -r.bytes, r.name)),
     ]
-    fits = [_fit(order, align) for order in orders]
-    best = min(fits, key=lambda fit: fit.height)
-    order = list(orders[fits.index(best)])
+    order = list(orders[0])
+    best = _fit(order, align)
+    for other in orders[1:]:
+        trial = _fit(other, align, best.height - 1)
+        if trial.offsets:
+            best, order = trial, list(other)
     chance = random.Random(0)
     for _ in range(min(MOVES, MOVE_WORK // max(1, len(order)))):
         if best.height <= enough or len(order) < 2:
             break
         changed = _moved(order, best, chance)
-        trial = _fit(changed, align)
-        if trial.height <= best.height:
+        trial = _fit(changed, align, best.height)
+        if trial.offsets:
             best, order = trial, changed
     return best.offsets
 
@@ -119,8 +122,9 @@ class _Fit:
     height: int
 
 
-def _fit(order: Sequence[Request], align: int) -> _Fit:
-    """Put each request into the tightest gap among those already placed that it meets in time."""
+def _fit(order: Sequence[Request], align: int, most: int = 1 << 62) -> _Fit:
+    """Put each request into the tightest gap among those already placed that it meets in time.
+    Without offsets, if that takes more than the most that is wanted."""
     offsets: dict[str, int] = {}
     top = 0
     placed: Array = np.zeros((4, len(order)), np.int64)  # offset, aligned end, first, last
@@ -139,6 +143,8 @@ def _fit(order: Sequence[Request], align: int) -> _Fit:
         offsets[request.name] = offset
         end = offset + request.bytes
         top = max(top, end)
+        if top > most:
+            return _Fit({}, top)
         where = int(np.searchsorted(starts, offset, side="right"))
         placed[:, where + 1 : count + 1] = placed[:, where:count]
         placed[:, where] = offset, -(-end // align) * align, request.first, request.last
