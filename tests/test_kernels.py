@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Job:
     tolerance: tuple[Array, ...]
     sizes: tuple[tuple[str, Size], ...]
     repeat: int = 1
+    before: tuple[Array | None, ...] = ()  # what is in the outputs, if anything
 
 
 @cache
@@ -64,7 +65,33 @@ def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
         for job in found["unary", "relu"]
         for zero in [job.expected[0] * 0]
     ]
+    found["back", "sgd"] = [_back(job) for job in found["gemm", "nn"] if _is_vector(job)]
     return found
+
+
+def _is_vector(job: Job) -> bool:
+    sizes = dict(job.sizes)
+    return sizes["batch"] == sizes["m"] == 1 and len(job.inputs) == 2
+
+
+def _back(job: Job) -> Job:
+    """A product of a vector and weights that are updated afterwards, with hyper-parameters."""
+    sizes, hyper = dict(job.sizes), HYPER["sgd"]
+    dy, w = job.inputs[0].reshape(-1), job.inputs[1]
+    x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],)).astype(np.float32)
+    slope = np.outer(dy.astype(np.float64), x)
+    operands = [w.astype(np.float64), slope, hyper.astype(np.float64)]
+    results = update_op("sgd").reference({}, *operands)
+    (size,) = update_op("sgd").magnitude({}, operands, results)
+    return replace(
+        job,
+        label=f"back: {job.label}",
+        inputs=(dy, x, hyper),
+        expected=(*job.expected, *results),
+        tolerance=(*job.tolerance, 2.0**-22 * size),
+        sizes=tuple((name, sizes[name]) for name in ("n", "k")),
+        before=(None, w),
+    )
 
 
 def _tiles(site: Site, operands: list[Array]) -> list[tuple[Site, list[Array]]]:
@@ -150,7 +177,11 @@ def c_call(
     missing = len(formal) - len(settings) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
     made, _ = kernels.operands(kernel)
-    outputs: list[Array | None] = [_unwritten(value) for value in job.expected]
+    begun = job.before or (None,) * len(job.expected)
+    outputs: list[Array | None] = [
+        _unwritten(value) if before is None else before.copy()
+        for value, before in zip(job.expected, begun, strict=True)
+    ]
     outputs += [None] * (len(made) - len(outputs))
     if kernels.updated(kernel):
         w, *states = weights(kernel, job)

@@ -369,7 +369,8 @@ _OPERATORS: dict[type, Any] = {
 
 
 def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or` over the named sizes: all that a TOML may compute."""
+    """Arithmetic, comparisons, `and`, `or` over the named sizes and their elements: all that a TOML
+    may compute."""
 
     def value(node: ast.expr) -> Any:
         match node:
@@ -377,6 +378,8 @@ def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
                 return node.value
             case ast.Name():
                 return sizes[node.id]
+            case ast.Subscript():
+                return value(node.value)[value(node.slice)]
             case ast.BinOp():
                 return _OPERATORS[type(node.op)](value(node.left), value(node.right))
             case ast.Compare(ops=[op], comparators=[right]):

@@ -150,12 +150,14 @@ class Trial(Paused):
         sizes: Mapping[str, Size],
         *,
         in_place: Mapping[int, int] | None = None,
+        known: Sequence[int] = (),
         step: int = 0,
         level: str = "",
         align: int = 4,
     ) -> Outcome:
         """One call. An output's array has its initial contents; with `in_place` (output: input) it
-        lies where that input does. level: the memory for operands, else the nearest."""
+        lies where that input does. known: outputs that the kernel reads before it writes them.
+        level: the memory for operands, else the nearest."""
         near = self.target.memories[0].name
         settings = np.array(size_words(kernel, sizes), np.int32)
         spots = _Spots(*self._room(near), align, self._gap)
@@ -174,12 +176,13 @@ class Trial(Paused):
         self.machine.write(self.place("gl_trial"), np.array(words, np.uint32).tobytes())
         granted = []
         if self.sanitize:
-            known = kernels.updated(kernel) or bool(in_place)
+            if kernels.updated(kernel) or in_place:
+                known = range(len(outputs))
             granted = self._grant(
                 [(at_sizes, settings.nbytes), *_spans(at_inputs, inputs)],
                 _spans(at_outputs, outputs),
                 [(at, scratch) for at in at_scratch],
-                known,
+                {at_outputs[index] for index in known},
             )
         return self._run(granted, list(zip(at_outputs, outputs, strict=True)))
 
@@ -256,9 +259,9 @@ class Trial(Paused):
         inputs: list[tuple[int, int]],
         outputs: list[tuple[int, int]],
         scratch: list[tuple[int, int]],
-        known: bool,
+        known: set[int],
     ) -> list[tuple[int, int]]:
-        """What this call may do; known: its outputs have values before, which it updates."""
+        """What this call may do; known: where outputs have values before, which it updates."""
         watch = self.machine.watch
         self.machine.watch_new_phase()
         top, stack = self.place("gl_stacks_end"), self.target.stack
@@ -268,7 +271,7 @@ class Trial(Paused):
         for span in inputs:
             watch(*span, read=True, write=False, initialised=True)
         for span in outputs:
-            watch(*span, read=True, write=True, initialised=known)
+            watch(*span, read=True, write=True, initialised=span[0] in known)
         for span in scratch:
             watch(*span, read=True, write=True, initialised=False)
         return [*inputs, *outputs, *scratch]

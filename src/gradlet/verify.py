@@ -160,7 +160,7 @@ def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, A
     plan = project.plan
     nodes = {node.name: node for node in plan.graph.nodes}
     fused = {
-        nodes[call.nodes[-1]].inputs[0]: nodes[call.nodes[0]].outputs[0]
+        nodes[call.nodes[-1]].inputs[0]: nodes[call.nodes[-2]].outputs[0]
         for call in plan.calls
         if call.updates
     }

@@ -34,6 +34,19 @@ ROWS: tuple[Case, ...] = (
     pool("max_pool2d", (2, 3, 7, 5), (3, 2), (2, 1), (1, 1, 1, 0)),
     pool("max_pool2d", (1, 1, 9, 8), (3, 3), (1, 2), dilation=(2, 2)),
     pool("max_pool2d", (1, 3, 1, 1), (1, 1), (1, 1)),
+    *(
+        pool(op, x, (kernel, kernel), stride, padding)
+        for op in ("max_pool2d", "avg_pool2d")
+        for kernel in (2, 3)
+        for x, stride, padding in (
+            ((1, 9, 5, 6), (2, 2), (0, 0, 0, 0)),
+            ((2, 1, 6, 3), (1, 3), (1, 1, 1, 1)),
+            ((1, 2, 9, 8), (3, 1), (0, 1, 1, 0)),
+        )
+    ),
+    pool("avg_pool2d", (2, 3, 5, 1), (5, 1), (1, 1)),
+    pool("avg_pool2d", (1, 9, 1, 7), (1, 7), (1, 1)),
+    pool("avg_pool2d", (2, 2, 2, 3), (2, 3), (2, 1)),
     pool("max_pool2d", (1, 2, 8, 8), (3, 3), (1, 1), (1, 1, 1, 1)),
     pool("avg_pool2d", (1, 2, 6, 6), (2, 2), (2, 2)),
     pool("avg_pool2d", (2, 3, 7, 5), (3, 2), (2, 1), (1, 1, 1, 0), count_include_pad=True),

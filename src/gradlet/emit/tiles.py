@@ -92,16 +92,16 @@ def _windows(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str
     for row in table.rows:
         window = row.window
         far = f"(char *)T_{names[window.tensor]}" if window.tensor in names else "0"
-        near = "0"
-        if window.near:
-            buffer = places[window.near]
-            near = f"(char *)&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]"
+        slots = [places[name] for name in window.slot_buffers]
+        near = ", ".join(
+            f"(char *)&{plan.prefix}_{slot.region}[{slot.offset // WORD}]" for slot in slots
+        )
         moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
         flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {moved_by}"
         boxes = f"AT(boxes) + {WORD * BOX_WORDS * row.first_box}" if row.boxes else "0"
         steps = f"AT(steps) + {WORD * STEP_WORDS * row.first_step}" if row.steps else "0"
         numbers = f"{boxes}, {steps}, {row.steps}, {int(window.early)}"
-        yield f"{far}, {near}, {window.slot_bytes}, {flags}, {numbers}"
+        yield f"{far}, {{{near or 0}}}, {flags}, {numbers}"
 
 
 def _function(

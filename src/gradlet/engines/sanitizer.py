@@ -147,7 +147,8 @@ class Sanitizer:
                 continue
             if window.load or window.store:
                 self._grant_copy(self.span(window.tensor), read=window.load, write=window.store)
-            self._grant_copy(self.span(window.near), read=window.store, write=window.load)
+            for name in window.slot_buffers[:1] if early else window.slot_buffers:
+                self._grant_copy(self.span(name), read=window.store, write=window.load)
 
     def _grant_copy(self, span: Span, *, read: bool, write: bool) -> None:
         before = self.copies.get(span.address, (span, False, False))
@@ -190,7 +191,7 @@ class Sanitizer:
         """Where the cores find a box: in its slot, or at its place in the tensor."""
         window, size = view.window, WORD * prod(high - low for low, high in view.box)
         if window.near:
-            start = self.span(window.near).address + view.slot * window.slot_bytes
+            start = self.span(window.slot_buffers[view.slot]).address
             return Span(window.tensor, start, size)
         first = 0
         for extent, (low, _) in zip(window.shape, view.box, strict=True):

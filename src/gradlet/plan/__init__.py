@@ -13,6 +13,7 @@ from gradlet.kernels import MAPS, Kernel, candidates, catalogue, scratch_element
 from gradlet.ops import OPS
 from gradlet.ops.base import Lowering
 from gradlet.plan.alias import Storage, share_storage
+from gradlet.plan.back import FAMILY, back_kernels, back_sizes
 from gradlet.plan.check import check_plan
 from gradlet.plan.levels import assign_levels, far_storages, near_forever
 from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan
@@ -95,8 +96,10 @@ def plan(
     raise DoesNotFit(_too_large(result))
 
 
-def _draft(graph: Graph, target: Target, prefix: str, options: Options) -> _Draft:
-    units = ordered_units(graph, fuse=options.fuse)
+def _draft(
+    graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
+) -> _Draft:
+    units = ordered_units(graph, fuse=options.fuse, back=() if tiles else target.isa)
     computing = [unit for unit in units if not OPS[unit.nodes[0].op].view]
     calls = [_call(graph, target, unit, options) for unit in computing]
     storages = share_storage(graph, units, computing)
@@ -114,6 +117,7 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     if near == home or options.buffers == "l1":
         yield draft.placed(near)
         return
+    draft = _for_tiles(draft, options)
     whole = draft.placed(home)
     if options.buffers != "none":
         # scratch comes in tiles as well, and may take less
@@ -127,6 +131,13 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     yield whole
     if last != home:
         yield draft.placed(last)
+
+
+def _for_tiles(draft: _Draft, options: Options) -> _Draft:
+    """Without the calls that cannot be cut into tiles."""
+    if not any(call.back for call in draft.calls):
+        return draft
+    return _draft(draft.graph, draft.target, draft.prefix, options, tiles=True)
 
 
 class _Recorder(Tiler):
@@ -149,6 +160,7 @@ def contexts(
         if all(map(found.fits, target.memories)):
             if not found.tilings:
                 return None
+            draft = _for_tiles(draft, options)
             far = {b.name for b in found.buffers if b.region.startswith(FAR)}
             recorder = _tiler(draft, far, options, _Recorder)
             recorder.contexts = {}
@@ -193,9 +205,10 @@ def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Itera
     near_persistent, persistent = split(draft.persistent, levels.near)
     far_persistent, persistent = split(persistent, far)
     limit = levels.room - near_forever(levels, near_persistent, near.align)
+    near_buffers = _buffers(levels.requests, near_persistent, draft.storages, near, NEAR, limit)
     buffers = [
         *_buffers(requests, persistent, draft.storages, whole.level),
-        *_buffers(levels.requests, near_persistent, draft.storages, near, NEAR, limit),
+        *(_in_calls(b) if b.region == f"{NEAR}arena" else b for b in near_buffers),
         *_buffers(far_requests, far_persistent, draft.storages, last, prefix=FAR),
     ]
     yield replace(whole, calls=tuple(levels.calls), buffers=tuple(buffers))
@@ -228,7 +241,15 @@ def _buffers(
     ]
 
 
+def _in_calls(buffer: Buffer) -> Buffer:
+    """Of a buffer whose life was counted in halves of calls."""
+    (first, late), (last, second) = divmod(buffer.first, 2), divmod(buffer.last, 2)
+    return replace(buffer, first=first, last=last, late=late == 1, gone=second == 0)
+
+
 def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
+    if unit.back:
+        return _back_call(graph, target, unit, options)
     first, last = unit.nodes[0], unit.nodes[-1]
     op = OPS[first.op]
     site = graph.site(first)
@@ -267,6 +288,22 @@ def _swallowed(unit: Unit, lowering: Lowering) -> bool:
     """Whether the store of the first node's kernel can do what follows."""
     epilogues = catalogue()[lowering.family].modes[lowering.mode].epilogues
     return len(unit.nodes) > 1 and unit.nodes[-1].op in MAPS and unit.nodes[-1].op in epilogues
+
+
+def _back_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
+    product, gradient, update = unit.nodes
+    found = back_kernels(graph, product, target.isa)
+    wanted = (options.variants or {}).get(FAMILY)
+    return Call(
+        tuple(node.name for node in unit.nodes),
+        unit.phase,
+        next((kernel for kernel in found if kernel.variant == wanted), found[-1]),
+        (*product.outputs, *update.outputs),
+        (*gradient.inputs, update.inputs[2]),
+        back_sizes(graph, product),
+        "",
+        sum(OPS[node.op].work(graph.site(node)).macs for node in (product, gradient)),
+    )
 
 
 def _follow(graph: Graph, target: Target, unit: Unit, behind: int, options: Options) -> Follow:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
-from gradlet.graph import Site
+from gradlet.graph import Graph, Node, Site
 from gradlet.ops import OPS
 from gradlet.plan.model import Call
 from gradlet.plan.tiling import Tiling
@@ -18,6 +18,30 @@ def tiling_faults(site: Site, call: Call) -> Iterator[str]:
         return
     found = [*_axes(site, tiling), *_operands(site, call, tiling), *_sums(site, call, tiling)]
     yield from found or _sizes(site, tiling)
+
+
+def back_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
+    """Of a call for three nodes: gradients of a layer's input and of its weights, the update."""
+    ops = [(node.op, node.attrs.get("layout", "")) for node in nodes]
+    if ops != [("matmul", "nn"), ("matmul", "tn"), ("sgd", "")]:
+        yield f"it computes {', '.join(op for op, _ in ops)}, which do not belong together"
+        return
+    product, gradient, update = nodes
+    (slope, w), (made,) = product.inputs, gradient.outputs
+    if slope != gradient.inputs[0] or update.inputs[:2] != (w, made):
+        yield "its nodes are not of one layer"
+    others = [node.inputs for node in graph.nodes if node is not update]
+    if any(made in names for names in (*others, graph.outputs)):
+        yield f"'{made}' is needed, and never made"
+    inputs = (*gradient.inputs, update.inputs[2])
+    if (call.outputs, call.inputs) != ((*product.outputs, *update.outputs), inputs):
+        yield "its operands are not those of its nodes"
+    rows, columns = graph.tensors[w].shape
+    if call.kernel.family != "back" or dict(call.sizes) != {"n": columns, "k": rows}:
+        yield f"{call.kernel.name} does not compute that"
+    shapes = ((slope, rows), (inputs[1], columns), (product.outputs[0], columns))
+    if any(graph.tensors[name].elements != size for name, size in shapes) or call.tiling:
+        yield "it is for a single sample, as a whole"
 
 
 def _axes(site: Site, tiling: Tiling) -> Iterator[str]:

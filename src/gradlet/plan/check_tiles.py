@@ -42,13 +42,30 @@ def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[st
         if before is None or before.tiling is None or not together:
             yield f"nobody fetches '{window.tensor}' early"
             continue
-        places, slot = shadow.places, shadow.places[window.near]
+        places, slot = shadow.places, shadow.places[window.slot_buffers[0]]
         if any(places[name] is places[window.tensor] for name in before.outputs if name):
             yield f"'{window.tensor}' is fetched before '{before.name}' has made it"
-        used = [w.near or w.tensor for w in before.tiling.windows if w]
-        for name in filter(None, (*used, before.scratch)):
+        for name in filter(None, (*_in_last_tile(before.tiling), before.scratch)):
             if name in places and _overlap(places[name], slot):
                 yield f"'{window.tensor}' is fetched onto '{name}', which '{before.name}' uses"
+
+
+def _in_last_tile(tiling: Tiling) -> list[str]:
+    """What the last tile of a call uses, or still writes back."""
+    replay = Moves(tiling)
+    leaving: list[tuple[int, Array, int]] = []
+    for tile in product(*(range(axis.count) for axis in tiling.axes)):
+        _, leaving = replay.move(tile)
+    found = [
+        window.slot_buffers[replay.slots[position]] if window.near else window.tensor
+        for position, window in enumerate(tiling.windows)
+        if window
+    ]
+    for position, _, slot in leaving:
+        window = tiling.windows[position]
+        assert window is not None
+        found.append(window.slot_buffers[slot])
+    return found
 
 
 def _runs_in(graph: Graph, call: Call) -> str:
@@ -71,75 +88,14 @@ def _numbers(window: Window) -> Array:
     return np.arange(int(np.prod(window.shape, dtype=np.int64))).reshape(window.shape)
 
 
-class TileReplay:
-    """old: what an update in place replaces; source: whose bytes a view shows."""
+class Moves:
+    """The windows of a call, from tile to tile."""
 
-    def __init__(
-        self, shadow: Shadow, call: Call, source: Mapping[str, str], old: Mapping[str, str]
-    ) -> None:
-        assert call.tiling is not None
-        self.shadow, self.call, self.source, self.old = shadow, call, source, old
-        self.tiling: Tiling = call.tiling
-        self.outputs = len(call.outputs)
+    def __init__(self, tiling: Tiling) -> None:
+        self.tiling = tiling
         self.boxes: dict[int, Array] = {}  # flat numbers of the elements, by position
         self.slots: dict[int, int] = {}
-        self.numbers = [_numbers(window) if window else None for window in self.tiling.windows]
-
-    def faults(self) -> Iterator[str]:
-        cramped = list(self._buffers())
-        yield from cramped
-        if cramped:
-            return
-        tiles = list(product(*(range(axis.count) for axis in self.tiling.axes)))
-        loads, _ = self._move(tiles[0])
-        self._copied(loads, [])
-        leaving: list[tuple[int, Array, int]] = []
-        for number, tile in enumerate(tiles):
-            used = dict(self.boxes), dict(self.slots)
-            if self.tiling.ahead and number + 1 < len(tiles):
-                loads, stores = self._move(tiles[number + 1])
-                yield from self._apart(loads, leaving, used)
-                yield from self._compute(tile, used)
-                # the stores of this tile's boxes start behind it, when the next one computes
-                self._copied(loads, [])
-                self._copied([], stores)
-                leaving = stores
-            else:
-                yield from self._compute(tile, used)
-                if number + 1 < len(tiles):
-                    loads, stores = self._move(tiles[number + 1])
-                    self._copied([], stores)
-                    self._copied(loads, [])
-        last = [p for p, w in self._windows() if w.store]
-        self._copied([], [(p, self.boxes[p], self.slots[p]) for p in last])
-
-    def _windows(self) -> Iterator[tuple[int, Window]]:
-        for position, window in enumerate(self.tiling.windows):
-            if window is not None and window.near:
-                yield position, window
-
-    def _buffers(self) -> Iterator[str]:
-        for _, window in self._windows():
-            buffer = self.shadow.places.get(window.near)
-            if buffer is None or buffer.bytes < window.slots * window.slot_bytes:
-                yield f"the window on '{window.tensor}' has no room"
-            elif self.tiling.ahead and window.axes:
-                least = 3 if window.load and window.store else 2
-                if window.slots < least:
-                    yield f"the window on '{window.tensor}' needs {least} slots"
-        yield from self._overlaps()
-
-    def _overlaps(self) -> Iterator[str]:
-        """Buffers that are in use together; a result may take an operand's place."""
-        names = [w.near for _, w in self._windows()]
-        inside = [w.tensor for w in self.tiling.windows if w and not w.near]
-        places = self.shadow.places
-        own = [places[name] for name in (*names, self.call.scratch) if name in places]
-        other = [places[name] for name in inside if name in places]
-        for number, buffer in enumerate(own):
-            for met in (*own[number + 1 :], *other):
-                if _overlap(buffer, met):
-                    yield f"'{buffer.name}' and '{met.name}' overlap"
+        self.numbers = [_numbers(window) if window else None for window in tiling.windows]
 
     def _box(self, position: int, tile: Sequence[int]) -> Array:
         """Flat numbers of the elements that a tile sees of an operand."""
@@ -158,7 +114,7 @@ class TileReplay:
         found: Array = numbers[tuple(cut)].reshape(-1)
         return found
 
-    def _move(self, tile: Sequence[int]) -> tuple[list[int], list[tuple[int, Array, int]]]:
+    def move(self, tile: Sequence[int]) -> tuple[list[int], list[tuple[int, Array, int]]]:
         """On to a tile: positions to fetch, and boxes to write back, with their slots."""
         loads, stores = [], []
         for position, window in enumerate(self.tiling.windows):
@@ -178,13 +134,79 @@ class TileReplay:
                 loads.append(position)
         return loads, stores
 
+
+class TileReplay(Moves):
+    """old: what an update in place replaces; source: whose bytes a view shows."""
+
+    def __init__(
+        self, shadow: Shadow, call: Call, source: Mapping[str, str], old: Mapping[str, str]
+    ) -> None:
+        assert call.tiling is not None
+        super().__init__(call.tiling)
+        self.shadow, self.call, self.source, self.old = shadow, call, source, old
+        self.outputs = len(call.outputs)
+
+    def faults(self) -> Iterator[str]:
+        cramped = list(self._buffers())
+        yield from cramped
+        if cramped:
+            return
+        tiles = list(product(*(range(axis.count) for axis in self.tiling.axes)))
+        loads, _ = self.move(tiles[0])
+        self._copied(loads, [])
+        leaving: list[tuple[int, Array, int]] = []
+        for number, tile in enumerate(tiles):
+            used = dict(self.boxes), dict(self.slots)
+            if self.tiling.ahead and number + 1 < len(tiles):
+                loads, stores = self.move(tiles[number + 1])
+                yield from self._apart(loads, leaving, used)
+                yield from self._compute(tile, used)
+                # the stores of this tile's boxes start behind it, when the next one computes
+                self._copied(loads, [])
+                self._copied([], stores)
+                leaving = stores
+            else:
+                yield from self._compute(tile, used)
+                if number + 1 < len(tiles):
+                    loads, stores = self.move(tiles[number + 1])
+                    self._copied([], stores)
+                    self._copied(loads, [])
+        last = [p for p, w in self._windows() if w.store]
+        self._copied([], [(p, self.boxes[p], self.slots[p]) for p in last])
+
+    def _windows(self) -> Iterator[tuple[int, Window]]:
+        for position, window in enumerate(self.tiling.windows):
+            if window is not None and window.near:
+                yield position, window
+
+    def _buffers(self) -> Iterator[str]:
+        for _, window in self._windows():
+            buffers = [self.shadow.places.get(name) for name in window.slot_buffers]
+            if not all(buffer and buffer.bytes >= window.slot_bytes for buffer in buffers):
+                yield f"the window on '{window.tensor}' has no room"
+            elif self.tiling.ahead and window.axes:
+                least = 3 if window.load and window.store else 2
+                if window.slots < least:
+                    yield f"the window on '{window.tensor}' needs {least} slots"
+        yield from self._overlaps()
+
+    def _overlaps(self) -> Iterator[str]:
+        """Buffers that are in use together; a result may take an operand's place."""
+        names = [name for _, w in self._windows() for name in w.slot_buffers]
+        inside = [w.tensor for w in self.tiling.windows if w and not w.near]
+        places = self.shadow.places
+        own = [places[name] for name in (*names, self.call.scratch) if name in places]
+        other = [places[name] for name in inside if name in places]
+        for number, buffer in enumerate(own):
+            for met in (*own[number + 1 :], *other):
+                if _overlap(buffer, met):
+                    yield f"'{buffer.name}' and '{met.name}' overlap"
+
     def _slot(self, position: int, slot: int, count: int) -> Array:
         window = self.tiling.windows[position]
         assert window is not None
-        buffer = self.shadow.places[window.near]
-        words = self.shadow.span(buffer, buffer.bytes)
-        start = slot * window.slot_bytes // WORD
-        return words[start : start + count]
+        buffer = self.shadow.places[window.slot_buffers[slot]]
+        return self.shadow.span(buffer, buffer.bytes)[:count]
 
     def _home(self, window: Window) -> Array:
         size = int(np.prod(window.shape, dtype=np.int64)) * WORD

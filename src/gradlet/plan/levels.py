@@ -7,8 +7,10 @@ that save the most copying per byte first: a result then stays near for its read
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from gradlet.plan.parts import followers
 from gradlet.plan.place import Request, height
 from gradlet.plan.table import control_bytes
 from gradlet.plan.tiler import Choice, Context, Tiler
-from gradlet.plan.tiling import Tiling, dense
+from gradlet.plan.tiling import Tiling, Window, dense
 
 SMALL = 512
 SMALL_SHARE = 0.2
@@ -30,7 +32,8 @@ RESERVE = 1536
 
 @dataclass
 class Levels:
-    """near: storages in the nearest memory. requests: what calls need there while they run."""
+    """near: storages in the nearest memory. requests: what is needed there and when, in halves of
+    calls."""
 
     calls: list[Call]
     near: set[str]
@@ -39,11 +42,16 @@ class Levels:
 
 
 class _Ledger:
-    """Bytes of the nearest memory in use at each call."""
+    """Bytes of the nearest memory in use. Every call counts twice: up to its last tile, and that;
+    during the latter slots that no box comes into any more are free for the next call."""
 
     def __init__(self, calls: int, align: int) -> None:
-        self.used: Array = np.zeros(calls + 1, np.int64)
+        self.used: Array = np.zeros(2 * calls + 2, np.int64)
         self.align = align
+
+    def occupy(self, pieces: Iterable[Request], sign: int = 1) -> None:
+        for piece in pieces:
+            self.add(sign * piece.bytes, piece.first, piece.last)
 
     def add(self, size: int, first: int, last: int) -> None:
         rounded = -(-abs(size) // self.align) * self.align
@@ -126,17 +134,20 @@ def _assigned(
     memory = plan.target.memories[0]
     room = plan.target.room(memory) - reserve
     end = len(plan.calls)
-    spans = {r.name: r for r in requests}
-    spans |= {s.name: Request(s.name, s.bytes, 0, end) for s in persistent}
+    spans = {r.name: Request(r.name, r.bytes, 2 * r.first, 2 * r.last + 1) for r in requests}
+    spans |= {s.name: Request(s.name, s.bytes, 0, 2 * end + 1) for s in persistent}
     ledger = _Ledger(end, memory.align)
     users = _users(plan, tiler.storage_of)
     near = _small(spans, users, ledger, room)
     choices = [
-        tiler.choose(Context(unit, call, frozenset(near), ledger.free(room, index, index)))
+        tiler.choose(
+            Context(unit, call, frozenset(near), ledger.free(room, 2 * index, 2 * index + 1))
+        )
         for index, (unit, call) in enumerate(zip(units, plan.calls, strict=True))
     ]
     for index, choice in enumerate(choices):
-        ledger.add(choice.needed, index, index)
+        ledger.add(choice.scratch, 2 * index, 2 * index + 1)
+        ledger.occupy(_slots(choice.tiling, index))
     _promote(plan, spans, users, near, choices, ledger, room - spare)
     _fetch_early(plan, choices, tiler.storage_of, ledger, room - spare)
     return _settled(plan, choices, near, spans, persistent, room)
@@ -194,16 +205,16 @@ def _promote(
         gained = _gains(own, choices, users[name])
         if gained is None:
             continue
-        for index, size in gained.items():
-            ledger.add(-size, index, index)
+        for index in gained:
+            ledger.occupy(_slots(choices[index].tiling, index, own), -1)
         if ledger.free(room, span.first, span.last) >= span.bytes:
             ledger.add(span.bytes, span.first, span.last)
             near.add(name)
             for index in gained:
                 choices[index] = _in_place(choices[index], own)
         else:
-            for index, size in gained.items():
-                ledger.add(size, index, index)
+            for index in gained:
+                ledger.occupy(_slots(choices[index].tiling, index, own))
 
 
 def _traffic(tensors: Sequence[str], choices: Sequence[Choice], users: Sequence[int]) -> int:
@@ -224,28 +235,65 @@ def _traffic(tensors: Sequence[str], choices: Sequence[Choice], users: Sequence[
     return total
 
 
+def _slots(tiling: Tiling | None, index: int, tensors: set[str] | None = None) -> list[Request]:
+    """What the windows of a call take and when; of some tensors, or of all."""
+    if tiling is None:
+        return []
+    return [
+        piece
+        for window in tiling.windows
+        if window and window.near and (tensors is None or window.tensor in tensors)
+        for piece in _slots_of(window, tiling, index)
+    ]
+
+
+def _slots_of(window: Window, tiling: Tiling, index: int) -> list[Request]:
+    """Slots that are only filled are done with when the last box is in another."""
+    last = _last_slot(window, tiling)
+    return [
+        Request(
+            name,
+            window.slot_bytes,
+            2 * index - (window.early and slot == 0),
+            2 * index + (window.store or last in (slot, None)),
+        )
+        for slot, name in enumerate(window.slot_buffers)
+    ]
+
+
+def _last_slot(window: Window, tiling: Tiling) -> int | None:
+    """The slot that the last tile uses, if every move of the window is to another box."""
+    if not window.axes or not window.load:
+        return None
+    for number in window.axes:
+        axis = tiling.axes[number]
+        at = [[0] * len(tiling.axes) for _ in range(axis.count)]
+        for place, index in enumerate(at):
+            index[number] = place
+        boxes = [window.box(tiling.ranges(index)) for index in at]
+        if any(one == other for one, other in pairwise([*boxes, boxes[0]])):
+            return None
+    moves = prod(axis.count for axis in tiling.axes[: window.axes[-1] + 1]) - 1
+    return moves % window.slots
+
+
 def _gains(
     tensors: set[str], choices: Sequence[Choice], users: Sequence[int]
-) -> dict[int, int] | None:
-    """Bytes of windows that each call saves, or None if one of them needs a copy of its own."""
-    gained = {}
+) -> Sequence[int] | None:
+    """The calls that can do without windows on these, or None if one of them needs a copy."""
     for index in users:
         tiling = choices[index].tiling
-        gained[index] = 0
         for window in tiling.windows if tiling else ():
             if window is None or window.tensor not in tensors or tiling is None:
                 continue
             boxes = (window.box(tiling.ranges(at)) for at in _corners(tiling))
             if not all(dense(window.shape, box) for box in boxes):
                 return None
-            gained[index] += window.slots * window.slot_bytes
-    return gained
+    return users
 
 
 def _corners(tiling: Tiling) -> list[tuple[int, ...]]:
     """A tile of each kind."""
-    from itertools import product
-
     return list(product(*({axis.kinds.index(k) for k in axis.kinds} for axis in tiling.axes)))
 
 
@@ -256,7 +304,7 @@ def _fetch_early(
     ledger: _Ledger,
     room: int,
 ) -> None:
-    """First boxes that the call before does not make come in while it computes, if they fit."""
+    """First boxes that the call before does not make come in during its last tile, if they fit."""
     for before, index in followers(plan.graph, plan.calls).items():
         tiling = choices[index].tiling
         if tiling is None or choices[before].tiling is None or not tiling.ahead:
@@ -266,10 +314,10 @@ def _fetch_early(
         for position, window in enumerate(windows):
             if window is None or not (window.near and window.load):
                 continue
-            size = window.slots * window.slot_bytes
-            if storage_of[window.tensor] in made or ledger.free(room, before, before) < size:
+            size, then = window.slot_bytes, 2 * before + 1
+            if storage_of[window.tensor] in made or ledger.free(room, then, then) < size:
                 continue
-            ledger.add(size, before, before)
+            ledger.add(size, then, then)
             windows[position] = replace(window, early=True)
         choices[index] = replace(choices[index], tiling=replace(tiling, windows=tuple(windows)))
 
@@ -301,13 +349,10 @@ def _settled(
                 requests.append(spans[call.scratch])
             continue
         tiling = _named(call, tiling)
-        for window in tiling.windows:
-            if window and window.near:
-                size = window.slots * window.slot_bytes
-                requests.append(Request(window.near, size, index - window.early, index))
+        requests += _slots(tiling, index)
         scratch = f"scratch.{call.name}" if choice.scratch else ""
         if scratch:
-            requests.append(Request(scratch, choice.scratch, index, index))
+            requests.append(Request(scratch, choice.scratch, 2 * index, 2 * index + 1))
             near.add(scratch)
         calls.append(replace(call, kernel=choice.kernel, tiling=tiling, scratch=scratch))
     kept = {s.name for s in persistent}

@@ -27,7 +27,10 @@ away; each region is an array in C."""
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes at one address, live from call `first` to call `last`, shared by `tensors` in turn."""
+    """Bytes at one address, live from call `first` to call `last`, shared by `tensors` in turn.
+
+    late: only from the last tile of the first call on. gone: no longer in that of the last call.
+    """
 
     name: str
     level: str
@@ -37,6 +40,13 @@ class Buffer:
     first: int
     last: int
     tensors: tuple[str, ...]
+    late: bool = False
+    gone: bool = False
+
+    @property
+    def halves(self) -> tuple[int, int]:
+        """Its life where every call counts twice: up to its last tile, and that."""
+        return 2 * self.first + self.late, 2 * self.last + (not self.gone)
 
     @property
     def kind(self) -> str:
@@ -98,6 +108,11 @@ class Call:
     def updates(self) -> bool:
         """Whether it replaces weights by its gradient's update."""
         return len(self.nodes) > 1 and self.follow is None
+
+    @property
+    def back(self) -> bool:
+        """Whether it makes the gradient of the layer's input as well, from the old weights."""
+        return len(self.nodes) > 2
 
 
 @dataclass(frozen=True)
@@ -199,8 +214,9 @@ class Plan:
             if buffer.kind != "arena":
                 forever += buffer.bytes
                 continue
-            changes[buffer.first] = changes.get(buffer.first, 0) + buffer.bytes
-            changes[buffer.last + 1] = changes.get(buffer.last + 1, 0) - buffer.bytes
+            first, last = buffer.halves
+            changes[first] = changes.get(first, 0) + buffer.bytes
+            changes[last + 1] = changes.get(last + 1, 0) - buffer.bytes
         alive = accumulate(changes[time] for time in sorted(changes))
         return forever + max(alive, default=0) + self.overhead(memory)
 
@@ -226,6 +242,9 @@ class Plan:
         for call in self.calls:
             if call.phase == "forward":
                 totals["forward"] += call.macs
+            elif call.back:
+                totals["weight_grad"] += call.macs // 2
+                totals["input_grad"] += call.macs // 2
             elif call.nodes[0] in weight_nodes:
                 totals["weight_grad"] += call.macs
             elif call.phase == "backward":

@@ -1,8 +1,9 @@
 """Which nodes are computed together, and in which order.
 
-A unit is what one call computes: a node, a weight gradient with its update, or a node with an
-elementwise one behind it, which works on the result where it is made. An update may only come after
-every reader of the old weight; the order is chosen for a low memory peak.
+A unit is what one call computes: a node, a weight gradient with its update, both with the gradient
+of the input before them, or a node with an elementwise one behind it, which works on the result
+where it is made. An update may only come after every reader of the old weight; the order is chosen
+for a low memory peak.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 from gradlet.graph import Graph, Node
 from gradlet.kernels import UPDATES, catalogue
 from gradlet.ops import OPS
+from gradlet.plan.back import ways_back
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Unit:
 
     @property
     def writes(self) -> tuple[str, ...]:
-        return self.nodes[-1].outputs
+        inside = {name for node in self.nodes for name in node.inputs}
+        return tuple(n for node in self.nodes for n in node.outputs if n not in inside)
 
     @property
     def phase(self) -> str:
@@ -38,10 +41,16 @@ class Unit:
         """Whether it replaces a weight by its gradient's update."""
         return len(self.nodes) > 1 and self.nodes[-1].op in UPDATES
 
+    @property
+    def back(self) -> bool:
+        """Whether it makes the gradient of the layer's input as well."""
+        return len(self.nodes) > 2
 
-def ordered_units(graph: Graph, *, fuse: bool = True) -> list[Unit]:
-    """All units in an order that respects every dependence and keeps the peak low."""
-    groups = {**_followed(graph), **_fusable(graph)} if fuse else {}
+
+def ordered_units(graph: Graph, *, fuse: bool = True, back: tuple[str, ...] = ()) -> list[Unit]:
+    """All units in an order that respects every dependence and keeps the peak low. back: for cores
+    with these instruction sets, layers go back in one call if there is a kernel."""
+    groups = _groups(graph, back) if fuse else {}
     while True:
         units = _units(graph, groups)
         after = _dependences(graph, units)
@@ -51,9 +60,20 @@ def ordered_units(graph: Graph, *, fuse: bool = True) -> list[Unit]:
         # two fused updates each read the other's old weight: take such pairs apart again
         placed = {unit.nodes[0].name for unit in program}
         stuck = {unit.nodes[0].name for unit in units} - placed
-        groups = {first: node for first, node in groups.items() if first not in stuck}
+        groups = {first: nodes for first, nodes in groups.items() if first not in stuck}
     greedy = _schedule(graph, units, after, greedy=True)
     return min(program, greedy, key=lambda order: peak_bytes(graph, order))
+
+
+def _groups(graph: Graph, back: tuple[str, ...]) -> dict[str, tuple[Node, ...]]:
+    """From the first node of a unit to the others."""
+    fused = _fusable(graph)
+    groups: dict[str, tuple[Node, ...]]
+    groups = {first: (node,) for first, node in {**_followed(graph), **fused}.items()}
+    for first, *others in ways_back(graph, fused, back):
+        groups[first.name] = tuple(others)
+        groups.pop(others[0].name, None)
+    return groups
 
 
 def _fusable(graph: Graph) -> dict[str, Node]:
@@ -135,12 +155,12 @@ def _elementwise(graph: Graph, follower: Node, node: Node) -> bool:
     return plain and covered and op.lower(site).repeat == 1
 
 
-def _units(graph: Graph, groups: dict[str, Node]) -> list[Unit]:
-    swallowed = {node.name for node in groups.values()}
+def _units(graph: Graph, groups: dict[str, tuple[Node, ...]]) -> list[Unit]:
+    swallowed = {node.name for nodes in groups.values() for node in nodes}
     units = []
     for node in graph.nodes:
         if node.name in groups:
-            units.append(Unit((node, groups[node.name])))
+            units.append(Unit((node, *groups[node.name])))
         elif node.name not in swallowed:
             units.append(Unit((node,)))
     return units

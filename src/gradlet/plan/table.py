@@ -11,8 +11,8 @@ from gradlet.ops.base import Size
 from gradlet.plan.tiling import Lines, TileAxis, Tiling, Window, lines_of
 
 WORD = 4
-HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 11, 6, 1, 2, 5
-STATE_WORDS, FRAME_WORDS = 6, 4
+HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 11, 7, 1, 2, 5
+STATE_WORDS, FRAME_WORDS = 7, 4
 """Of gl_tiling, gl_window, gl_step, gl_hop, gl_box; of a window's state, of a frame besides
 operands."""
 MOST_BYTES = 1 << 16

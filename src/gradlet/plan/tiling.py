@@ -47,9 +47,9 @@ class TileAxis:
 class Window:
     """One operand. spans: (number of the axis, which dimension it selects and how).
 
-    near: the buffer that holds its slots, one behind the other; "" if the operand is used where it
-    lies. once: only the first tile of a reduction gets it. early: its first box is fetched while
-    the call before still computes.
+    near: what the buffers of its slots are called, which are `slot_buffers`; "" if the operand is
+    used where it lies. once: only the first tile of a reduction gets it. early: its first box is
+    fetched while the call before still computes.
     """
 
     tensor: str
@@ -75,6 +75,10 @@ class Window:
     @property
     def axes(self) -> tuple[int, ...]:
         return tuple(sorted({axis for axis, _ in self.spans}))
+
+    @property
+    def slot_buffers(self) -> tuple[str, ...]:
+        return tuple(f"{self.near}.{slot}" for slot in range(self.slots)) if self.near else ()
 
 
 @dataclass(frozen=True)

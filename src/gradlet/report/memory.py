@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 from gradlet.graph import EXTERNAL_ROLES, PHASES, Node
@@ -152,19 +153,17 @@ def written_at(plan: Plan) -> dict[str, int]:
 
 
 def _timeline(plan: Plan, owners: Owners) -> tuple[Moment, ...]:
-    changes: dict[str, list[int]] = {
-        memory.name: [0] * (len(plan.calls) + 2) for memory in plan.target.memories
-    }
+    """Of a call the half in which more is alive."""
+    end = 2 * len(plan.calls) + 1
+    changes = {memory.name: [0] * (end + 2) for memory in plan.target.memories}
     for buffer in plan.buffers:
-        first, last = buffer.first, min(buffer.last, len(plan.calls))
-        if buffer.kind != "arena":
-            first, last = 0, len(plan.calls)
+        first, last = buffer.halves if buffer.kind == "arena" else (0, end)
         changes[buffer.level][first] += buffer.bytes
-        changes[buffer.level][last + 1] -= buffer.bytes
+        changes[buffer.level][min(last, end) + 1] -= buffer.bytes
+    halves = {level: list(accumulate(steps)) for level, steps in changes.items()}
     moments = []
-    live = dict.fromkeys(changes, 0)
     for index, call in enumerate(plan.calls):
-        live = {level: live[level] + changes[level][index] for level in live}
+        live = {level: max(sums[2 * index : 2 * index + 2]) for level, sums in halves.items()}
         module = owners.of_node(call.nodes[0])
         moments.append(Moment(index, call.name, module, call.phase, live))
     return tuple(moments)
@@ -278,7 +277,7 @@ def _layers(plan: Plan, owners: Owners) -> list[Row]:
         for name in call.nodes:
             _note_node(ledger, owners, nodes[name], owners.of_node(call.nodes[0]))
         windows = call.tiling.windows if call.tiling else ()
-        passing = [call.scratch, *(window.near for window in windows if window)]
+        passing = [call.scratch, *(name for w in windows if w for name in w.slot_buffers)]
         ledger.note_passing((owners.of_node(call.nodes[0]), call.phase), passing)
     modules = dict.fromkeys((INPUT, *map(owners.of_node, nodes), LOSS, SHARED))
     return [

@@ -54,9 +54,9 @@ class Owners:
                 self._kinds[call.scratch] = "im2col" if unrolled else "scratch"
                 self._tensors[call.scratch] = self._nodes[call.nodes[0]]
             for window in call.tiling.windows if call.tiling else ():
-                if window and window.near:
-                    self._kinds[window.near] = "tiles"
-                    self._tensors[window.near] = self._nodes[call.nodes[0]]
+                for name in window.slot_buffers if window else ():
+                    self._kinds[name] = "tiles"
+                    self._tensors[name] = self._nodes[call.nodes[0]]
 
     def of_node(self, name: str) -> str:
         return self._nodes[name]

@@ -125,11 +125,11 @@ class _Panel:
     ) -> tuple[float, float, float, float]:
         """x, y, width and height."""
         whole = buffer.kind != "arena"
-        first = 0 if whole else buffer.first
-        last = self.calls - 1 if whole else min(buffer.last, self.calls - 1)
+        first, last = (0, 2 * self.calls - 1) if whole else buffer.halves
+        begin, end = first / 2, (min(last, 2 * self.calls - 1) + 1) / 2
         start = bases[buffer.region] + buffer.offset
-        x, y = self.x(first), self.y(start + buffer.bytes)
-        return x, y, self.x(last + 1) - x, self.y(start) - y
+        x, y = self.x(begin), self.y(start + buffer.bytes)
+        return x, y, self.x(end) - x, self.y(start) - y
 
     def _rectangle(
         self,

@@ -42,7 +42,7 @@ class Place:
     """Where an operand lies, and where its slots do; 0 for what is left out."""
 
     far: int = 0
-    near: int = 0
+    near: tuple[int, ...] = ()
 
 
 def table_image(
@@ -117,17 +117,16 @@ def _windows(places: Sequence[Place], table: Table, at: _Offsets) -> list[bytes]
     for position, place in enumerate(places):
         row = rows.get(position)
         if row is None:
-            flags = (0, 0, 0, 0, 0, MOVED_AT_FIRST, 0, 0, 0, 0)
-            found.append(struct.pack("<IIi4B4H", place.far, *flags))
+            flags = (0, 0, 0, MOVED_AT_FIRST, 0, 0, 0, 0)
+            found.append(struct.pack("<4I4B4H", place.far, 0, 0, 0, *flags))
             continue
         window = row.window
         moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
         found.append(
             struct.pack(
-                "<IIi4B4H",
+                "<4I4B4H",
                 place.far,
-                place.near if window.near else 0,
-                window.slot_bytes,
+                *(*place.near, 0, 0, 0)[:3],
                 window.slots,
                 int(window.load),
                 int(window.store),

@@ -89,9 +89,9 @@ class TileTrial(Paused):
             if window is None:
                 places.append(Place())
             elif window.near:
-                slots = near.take(window.slots * window.slot_bytes)
+                slots = tuple(near.take(window.slot_bytes) for _ in range(window.slots))
                 stored = window.load or window.store
-                places.append(Place(far.take(job.bytes[position]) if stored else slots, slots))
+                places.append(Place(far.take(job.bytes[position]) if stored else slots[0], slots))
             else:
                 memory = near if job.near[position] else far
                 places.append(Place(memory.take(job.bytes[position])))

@@ -201,6 +201,10 @@ class Asm:
     def max(self, rd: str, a: str, b: str) -> None:
         self(".insn r 0x33, 6, 0x02,", rd, a, b)
 
+    def minu(self, rd: str, a: str, b: str) -> None:
+        """Without a sign."""
+        self(".insn r 0x33, 5, 0x02,", rd, a, b)
+
     # Hardware loops: 0 is the inner one. The body runs at least once, also for a count of 0.
 
     @contextmanager
@@ -310,13 +314,16 @@ class Asm:
     def _local(self, name: str) -> str:
         return f".L{self.name}_{name}"
 
-    def function(self, parameters: str, align: int = 16) -> str:
+    def body(self) -> str:
+        """The same as strings of C."""
+        return "\n".join(f'        "{line}\\n"' for line in self.text())
+
+    def function(self, parameters: str, align: int = 16, result: str = "void") -> str:
         """A C function with these parameters whose body is this; it must return by itself."""
-        body = "\n".join(f'        "{line}\\n"' for line in self.text())
         return (
             f"__attribute__((naked, noinline, used, aligned({align})))\n"
-            f"static void {self.name}({parameters})\n"
-            f"{{\n    __asm__ volatile(\n{body});\n}}"
+            f"static {result} {self.name}({parameters})\n"
+            f"{{\n    __asm__ volatile(\n{self.body()});\n}}"
         )
 
 

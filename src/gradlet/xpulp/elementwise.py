@@ -1,7 +1,8 @@
 """Element by element: loads, a few instructions, a store, for two elements at a time.
 
 The C around it cuts the work into stretches. An operand moves on by 4 bytes, or by as much as a
-register says, which may be 0 where it is broadcast.
+register says: one of its own, which may be 0 where it is broadcast, or one for all and the result;
+"each": the result has one of its own as well.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ class Map:
     body: tuple[tuple[str | int, ...], ...]
     result: str
     constants: tuple[str, ...] = ()
-    stepped: bool = False
+    steps: str = ""  # "own", "common" or "each"
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        own = tuple(f"{name}_step" for name in self.inputs)
+        return {"": (), "own": own, "common": ("step",), "each": (*own, "to_step")}[self.steps]
 
 
 MAPS = {
@@ -44,46 +50,58 @@ MAPS = {
         "g",
         ("rate", "decay"),
     ),
-    "add": Map(("a", "b"), (("fadd.s", "a", "a", "b"),), "a", stepped=True),
-    "sub": Map(("a", "b"), (("fsub.s", "a", "a", "b"),), "a", stepped=True),
-    "mul": Map(("a", "b"), (("fmul.s", "a", "a", "b"),), "a", stepped=True),
+    "add": Map(("a", "b"), (("fadd.s", "a", "a", "b"),), "a", steps="own"),
+    "sub": Map(("a", "b"), (("fsub.s", "a", "a", "b"),), "a", steps="own"),
+    "mul": Map(("a", "b"), (("fmul.s", "a", "a", "b"),), "a", steps="own"),
+    "copy": Map(("x",), (), "x", steps="each"),
+    "fill": Map((), (), "value", ("value",), "common"),
 }
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
-    item = MAPS[mode]
-    asm = Asm("stretch")
-    steps = tuple(f"{name}_step" for name in item.inputs) if item.stepped else ()
-    names = ("to", *item.inputs, "count", *item.constants, *steps)
+    """more: further functions that the template uses."""
+    made = {name: stretch(name, MAPS[name]) for name in params.get("more", ())}
+    return {"stretch": stretch("stretch", MAPS[mode]), **made}
+
+
+def stretch(name: str, item: Map) -> str:
+    """The C function name(to, inputs, count, constants, steps in bytes); count is not 0."""
+    asm = Asm(name)
+    names = ("to", *item.inputs, "count", *item.constants, *item.step_names)
     argument = dict(zip(names, ARGUMENTS, strict=False))
     number, last, out = argument["count"], asm.fresh(), asm.fresh()
     pairs = SCRATCH[-1]
+    asm.compressed(True)
     asm("srli", pairs, number, AT_ONCE.bit_length() - 1)
     asm("andi", number, number, AT_ONCE - 1)
     asm.branch("beqz", pairs, to=last)
+    asm.compressed(False)
     with asm.loop(0, pairs):
         _elements(asm, item, argument, AT_ONCE)
+    asm.compressed(True)
     asm.branch("beqz", number, to=out)
     asm.label(last)
     _elements(asm, item, argument, 1)
     asm.label(out)
     asm("ret")
-    pointers = ", ".join(f"const float *{name}" for name in item.inputs)
-    numbers = "".join(f", float {name}" for name in item.constants)
-    numbers += "".join(f", int {name}" for name in steps)
-    return {"stretch": asm.function(f"float *to, {pointers}, int count{numbers}")}
+    parameters = ["float *to", *(f"const float *{name}" for name in item.inputs), "int count"]
+    parameters += [f"float {name}" for name in item.constants]
+    parameters += [f"int {name}" for name in item.step_names]
+    return asm.function(", ".join(parameters))
 
 
 def _elements(asm: Asm, item: Map, argument: dict[str, str], count: int) -> None:
     own = [*item.inputs, "t"]
     places = [{name: SCRATCH[i * len(own) + j] for j, name in enumerate(own)} for i in range(count)]
+    common = argument.get("step", 4)
+    to_step = argument.get("to_step", common)
     for name in item.inputs:
         for place in places:
-            step = argument[f"{name}_step"] if item.stepped else 4
-            asm.lw_post(place[name], argument[name], step)
+            asm.lw_post(place[name], argument[name], argument.get(f"{name}_step", common))
     for op, *operands in item.body:
         for place in places:
             named = [place.get(str(o), argument.get(str(o), o)) for o in operands]
             asm(str(op), *named)
     for place in places:
-        asm.sw_post(place[item.result], argument["to"], 4)
+        value = place.get(item.result) or argument[item.result]
+        asm.sw_post(value, argument["to"], to_step)

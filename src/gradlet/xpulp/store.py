@@ -6,7 +6,7 @@ the update, and spill0 on. `word(op, register, name)` loads or stores one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gradlet.xpulp.asm import Asm, AssemblyError
 
@@ -156,3 +156,42 @@ def _with_momentum(
     asm("xor", kept, kept, ahead)
     asm("fmadd.s", old, rate, kept, old)
     asm.sw_post(old, c, 4)
+
+
+def store_one(
+    asm: Asm,
+    epilogue: str,
+    value: str,
+    named: Mapping[str, str],
+    step: str,
+    spare: Sequence[str],
+) -> None:
+    """A single result, at y; y and the moment move on by `step`, a register. The settings are
+    loaded each time, which is cheap where results are few. named: y, moment, hyper."""
+    y, (old, setting, kept, *_) = named["y"], spare
+    if not epilogue:
+        asm.sw_post(value, y, step)
+        return
+    asm.lw(old, y)
+    if epilogue == "sum":
+        asm("fadd.s", value, old, value)
+        asm.sw_post(value, y, step)
+        return
+    asm.lw(setting, named["hyper"], 4)
+    if epilogue == "momentum":
+        asm.lw(kept, named["moment"])
+    asm("fmadd.s", value, setting, old, value)
+    if epilogue == "momentum":
+        plain = asm.fresh()
+        asm.lw(setting, named["hyper"], 8)
+        asm("fmadd.s", kept, setting, kept, value)
+        asm.sw_post(kept, named["moment"], step)
+        asm("fmadd.s", value, setting, kept, value)
+        asm.lw(setting, named["hyper"], 12)
+        asm("slli", setting, setting, 1)  # -0 is 0 as well
+        asm.branch("bnez", setting, to=plain)
+        asm.mv(value, kept)
+        asm.label(plain)
+    asm.lw(setting, named["hyper"], 0)
+    asm("fnmsub.s", value, setting, value, old)
+    asm.sw_post(value, y, step)

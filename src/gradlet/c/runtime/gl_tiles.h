@@ -11,6 +11,7 @@
 #include "gl_port.h"
 
 #define GL_TILE_AXES 4
+#define GL_TILE_SLOTS 3
 #ifndef GL_TILE_WINDOWS
 #define GL_TILE_WINDOWS 16 /* operands of a call at most */
 #endif
@@ -32,8 +33,7 @@ typedef struct {
 } gl_step;
 
 typedef struct {
-    char *far, *near; /* near is 0 where the operand is used in place */
-    int32_t slot_bytes;
+    char *far, *near[GL_TILE_SLOTS]; /* near is 0 where the operand is used in place */
     uint8_t slots, load, store, moved_by; /* moved_by: bits of the axes that change its box */
     uint16_t boxes, first_step, steps, early; /* offsets of its first box and step; early: see below */
 } gl_window;
@@ -60,6 +60,7 @@ struct gl_frame {
 typedef struct {
     char *far, *at, *put_from, *put_to;
     const gl_box *box, *put_box;
+    uint32_t slot;
 } gl_window_state;
 
 /* Two per network, in the near memory: the windows of a call that are early are at their first boxes
@@ -118,8 +119,8 @@ static __attribute__((noinline, unused)) void gl_window_move(
 {
     const char *table = (const char *)walk->table;
     const gl_hop hop = gl_hops(walk, table, window->first_step, window->steps);
-    char *far = window->far + hop.far, *near = window->near;
-    if (!near) {
+    char *far = window->far + hop.far;
+    if (!window->near[0]) {
         state->at = far;
         return;
     }
@@ -128,10 +129,10 @@ static __attribute__((noinline, unused)) void gl_window_move(
     if (old_far == far && old == box) return;
     state->far = far;
     state->box = box;
+    uint32_t slot = 0;
     if (old) {
-        char *at = state->at;
         if (window->store) {
-            state->put_from = at;
+            state->put_from = state->at;
             state->put_to = old_far;
             state->put_box = old;
             if (!walk->table->ahead) { /* into the same slot: not before the old box is out of it */
@@ -139,9 +140,11 @@ static __attribute__((noinline, unused)) void gl_window_move(
                 gl_dma_wait_all();
             }
         }
-        at += window->slot_bytes;
-        if (at != near + window->slots * window->slot_bytes) near = at;
+        slot = state->slot + 1;
+        if (slot == window->slots) slot = 0;
     }
+    char *near = window->near[slot];
+    state->slot = slot;
     state->at = near;
     if (window->load) gl_box_copy(near, far, box, GL_DMA_IN);
 }

@@ -1,0 +1,50 @@
+"""Linear layers of a single sample whose way back is one call: the gradient of the input and the
+update of the weights read every weight, so both are done while it is in a register."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gradlet.graph import Graph, Node
+from gradlet.kernels import Kernel, candidates
+from gradlet.ops import OPS
+
+FAMILY = "back"
+UPDATE = "sgd"
+
+
+def back_sizes(graph: Graph, product: Node) -> dict[str, int]:
+    """Of the call, from the node that makes the gradient of the input."""
+    rows, columns = graph.tensors[product.inputs[1]].shape
+    return {"n": columns, "k": rows}
+
+
+def back_kernels(graph: Graph, product: Node, isa: tuple[str, ...]) -> list[Kernel]:
+    return candidates(FAMILY, UPDATE, "", back_sizes(graph, product), isa, "f32")
+
+
+def ways_back(
+    graph: Graph, fused: Mapping[str, Node], isa: tuple[str, ...]
+) -> Iterator[tuple[Node, Node, Node]]:
+    """The product that makes the gradient of the input, that of the weights, and the update, where
+    a kernel for such cores does all of it. fused: weight gradients and their updates, of which
+    nobody else sees the gradient."""
+    products = {node.inputs: node for node in graph.nodes if _vector_times_matrix(graph, node)}
+    for node in graph.nodes:
+        update = fused.get(node.name)
+        if update is None or update.op != UPDATE or node.op != "matmul" or len(node.inputs) != 2:
+            continue
+        sizes = OPS[node.op].lower(graph.site(node)).sizes
+        product = products.get((node.inputs[0], update.inputs[0]))
+        if product is None or node.attrs["layout"] != "tn" or sizes["k"] != 1:
+            continue
+        if any(kernel.variant != "ref" for kernel in back_kernels(graph, product, isa)):
+            yield product, node, update
+
+
+def _vector_times_matrix(graph: Graph, node: Node) -> bool:
+    if node.op != "matmul" or node.phase != "backward" or node.attrs["layout"] != "nn":
+        return False
+    sizes = OPS[node.op].lower(graph.site(node)).sizes
+    flat = len(graph.tensors[node.inputs[1]].shape) == 2
+    return flat and len(node.inputs) == 2 and sizes["m"] == 1

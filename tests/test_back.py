@@ -1,0 +1,114 @@
+"""Linear layers of a single sample that go back in one call: when they do, and that it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gradlet
+from gradlet.api import training_graph
+from gradlet.errors import GradletError
+from gradlet.graph import Graph
+from gradlet.plan import Call, Options, Plan, check_plan, plan
+from gradlet.recipe import Recipe
+from gradlet.target import load as load_target
+
+
+def mlp(batch: int = 1) -> tuple[nn.Module, torch.Tensor]:
+    layers = [nn.Linear(20, 33), nn.ReLU(), nn.Linear(33, 72), nn.Tanh(), nn.Linear(72, 5)]
+    torch.manual_seed(0)
+    return nn.Sequential(*layers), torch.randn(batch, 20)
+
+
+def graph_of(batch: int = 1, **recipe: object) -> Graph:
+    module, x = mlp(batch)
+    captured = gradlet.capture(module, (x,), name="mlp")
+    return training_graph(captured, replace(Recipe(), **recipe))  # type: ignore[arg-type]
+
+
+def planned(graph: Graph, **options: object) -> Plan:
+    return plan(graph, load_target("pulp-open"), options=Options(**options))  # type: ignore[arg-type]
+
+
+def calls_back(made: Plan) -> list[Call]:
+    return [call for call in made.calls if call.back]
+
+
+def test_layers_behind_the_first_go_back_in_one_call() -> None:
+    made = planned(graph_of())
+    found = calls_back(made)
+    assert [call.name for call in found] == ["4.weight.next", "2.weight.next"]
+    assert {call.kernel.name for call in found} == {"gl_f32_back_sgd__once"}
+    macs = {name: count for name, count in made.macs().items() if name != "forward"}
+    assert macs == {"weight_grad": 20 * 33 + 33 * 72 + 72 * 5, "input_grad": 33 * 72 + 72 * 5}
+
+
+@pytest.mark.parametrize(
+    ("batch", "recipe", "options"),
+    [
+        (2, {}, {}),
+        (1, {"momentum": 0.9}, {}),
+        (1, {"optimizer": "adam"}, {}),
+        (1, {"accumulate": 2}, {}),
+        (1, {"clip_norm": 1.0}, {}),
+        (1, {}, {"fuse": False}),
+        (1, {}, {"buffers": "double"}),
+    ],
+    ids=str,
+)
+def test_others_do_not(batch: int, recipe: dict[str, object], options: dict[str, object]) -> None:
+    assert not calls_back(planned(graph_of(batch, **recipe), **options))
+
+
+def test_other_cores_have_faster_kernels_for_each() -> None:
+    assert not calls_back(plan(graph_of(), load_target("host")))
+
+
+def other_nodes(call: Call) -> Call:
+    first, second, third = call.nodes
+    return replace(call, nodes=(second, first, third))
+
+
+def other_operands(call: Call) -> Call:
+    return replace(call, inputs=(call.inputs[0], call.inputs[0], call.inputs[2]))
+
+
+def other_sizes(call: Call) -> Call:
+    return replace(call, sizes={"n": call.sizes["k"], "k": call.sizes["n"]})
+
+
+@pytest.mark.parametrize("change", [other_nodes, other_operands, other_sizes])
+def test_the_checker_finds(change: Callable[[Call], Call]) -> None:
+    made = planned(graph_of())
+    calls = tuple(change(call) if call.back else call for call in made.calls)
+    with pytest.raises(GradletError, match="not sound"):
+        check_plan(replace(made, calls=calls))
+
+
+def test_nodes_of_two_layers_are_not_taken_for_one() -> None:
+    made = planned(graph_of())
+    first, second = calls_back(made)
+    swapped = {
+        first.name: (second.nodes[0], *first.nodes[1:]),
+        second.name: (first.nodes[0], *second.nodes[1:]),
+    }
+    calls = tuple(replace(call, nodes=swapped.get(call.name, call.nodes)) for call in made.calls)
+    with pytest.raises(GradletError, match="of one layer"):
+        check_plan(replace(made, calls=calls))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_training_is_that_of_torch(decay: float, tmp_path: Path) -> None:
+    module, x = mlp()
+    recipe = Recipe(weight_decay=decay)
+    project = gradlet.build(module, tmp_path / "mlp", inputs=(x,), recipe=recipe)
+    assert calls_back(project.plan)
+    verdict = gradlet.verify(project, steps=3)
+    assert verdict.passed, verdict.first_wrong
+    assert all(verdict.bit_identical.values())
+    assert {"d_2.weight", "d_4.weight"} <= {tensor.name for tensor in verdict.tensors}

@@ -1,0 +1,62 @@
+"""The way back through a linear layer in one pass: more than a thousand shapes with every access
+checked, bits against the C twin, values against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradlet import kernels
+from gradlet.graph import Array
+from gradlet.kernels import Kernel
+from gradlet.tolerance import MARGIN
+from gradlet.trial import Trial
+from tests.xpulp.support import Twins, cluster, same_bits
+
+USED = [kernel for kernel in kernels.kernels() if kernel.family == "back"]
+ROUNDOFF = 2.0**-24
+
+
+def jobs(count: int, seed: int) -> Iterator[tuple[list[Array], list[Array], dict[str, int]]]:
+    generator = np.random.default_rng(seed)
+
+    def random(*shape: int) -> Array:
+        return generator.standard_normal(shape).astype(np.float32)
+
+    for number in range(count):
+        n, k = (int(generator.integers(1, top)) for top in generator.choice([4, 20, 90], 2))
+        if number % 9 == 0:
+            n = int(generator.integers(1, 20)) * 8
+        if number % 23 == 0:
+            n, k = int(generator.integers(120, 300)), k % 20 + 1
+        hyper = np.array([0.5, generator.choice([0.0, 0.25])], np.float32)
+        outputs = [np.full(n, np.nan, np.float32), random(k, n)]
+        yield outputs, [random(k), random(n), hyper], {"n": n, "k": k}
+
+
+def check(
+    kernel: Kernel, made: list[Array], outputs: list[Array], inputs: list[Array], label: str
+) -> None:
+    w = outputs[1].astype(np.float64)
+    dy, x, (rate, decay) = (value.astype(np.float64) for value in inputs)
+    terms = np.abs(dy) @ np.abs(w)
+    assert (np.abs(made[0] - dy @ w) <= MARGIN * len(dy) * ROUNDOFF * terms).all(), label
+    slope = np.outer(dy, x)
+    size = np.abs(w) + rate * (np.abs(slope) + decay * np.abs(w))
+    error = np.abs(made[1] - (w - rate * (slope + decay * w)))
+    assert (error <= MARGIN * 4 * ROUNDOFF * size).all(), label
+
+
+@pytest.mark.parametrize(("cores", "count"), [(8, 1100), (1, 60), (2, 60), (3, 60), (16, 60)])
+def test_kernel_and_twin(cores: int, count: int, tmp_path: Path) -> None:
+    twins = Twins(USED, tmp_path, cores)
+    with Trial(USED, cluster(cores), sanitize=True) as trial:
+        for outputs, inputs, sizes in jobs(count, seed=cores):
+            for kernel in USED if cores != 8 else USED[1:]:
+                label = f"{kernel.name} {sizes}"
+                made = trial.call(kernel, outputs, inputs, sizes, known=(1,)).outputs
+                assert same_bits(made, twins.call(kernel, outputs, inputs, sizes)), label
+                check(kernel, list(made), outputs, inputs, label)

@@ -1,0 +1,61 @@
+"""Sums in assembler: any extents and steps, with every update fused into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradlet import kernels
+from gradlet.graph import Array
+from gradlet.kernels import Kernel
+from gradlet.ops.base import Size
+from gradlet.ops.reduce import reduction_sizes
+from gradlet.trial import Trial
+from tests.xpulp.support import Twins, cluster, same_bits
+
+USED = [kernel for kernel in kernels.kernels() if kernel.variant == "chains"]
+HYPER = {"sgd": (0.5, 0.25), "momentum": (0.5, 0.25, 0.75, 1.0)}
+AXES = ((0,), (1,), (0, 2))
+"""Columns, rows, and planes: what the variant can do."""
+
+
+def jobs(
+    kernel: Kernel, count: int, seed: int
+) -> Iterator[tuple[Array, tuple[int, ...], list[Array], dict[str, Size]]]:
+    generator = np.random.default_rng(seed)
+    for number in range(count):
+        axes = AXES[number % 3]
+        most = int(generator.choice([2, 6, 20]))
+        shape = tuple(map(int, generator.integers(1, most + 1, 1 + max(axes[-1], 1))))
+        x = generator.standard_normal(shape).astype(np.float32)
+        settings = HYPER.get(kernel.epilogue, ())
+        hyper = [np.array([*settings[:3], float(number % 2)][: len(settings)], np.float32)]
+        sizes: dict[str, Size] = {**reduction_sizes(shape, {"axes": axes})}
+        yield x, axes, hyper if settings else [], sizes
+
+
+@pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
+def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path) -> None:
+    states = 1 + len(kernels.EPILOGUES[kernel.epilogue].outputs if kernel.epilogue else ())
+    generator = np.random.default_rng(2)
+    twins = Twins([kernel], tmp_path, 8)
+    with Trial([kernel], cluster(), sanitize=True) as trial:
+        for x, axes, hyper, sizes in jobs(kernel, 300, seed=1):
+            isa = ("xpulp",)
+            able = kernels.candidates("reduce", "sum", kernel.epilogue, sizes, isa, "f32")
+            assert able == [kernel], sizes
+            total = x.astype(np.float64).sum(axes)
+            before = [generator.standard_normal(total.shape).astype(np.float32)] * states
+            outcome = trial.call(kernel, before, [x, *hyper], sizes)
+            assert same_bits(outcome.outputs, twins.call(kernel, before, [x, *hyper], sizes)), sizes
+            if not kernel.epilogue:
+                assert np.allclose(outcome.outputs[0], total, rtol=1e-4, atol=1e-4), sizes
+
+
+def test_what_the_variant_cannot_do() -> None:
+    for shape, axes in (((2, 3, 4, 5), (1, 3)), ((2, 3, 4, 5, 6), (0, 2, 4))):
+        sizes: dict[str, Size] = {**reduction_sizes(shape, {"axes": axes})}
+        assert kernels.candidates("reduce", "sum", "", sizes, ("xpulp",), "f32") == []
