@@ -214,7 +214,7 @@ class Block:
                 self.word("lw", self.sums[self.stream.order[-1], i], f"init{i}")
             return
         bias, plain, go = self.values[0], asm.fresh(), asm.fresh()
-        firsts = [self.sums[line, self.held - 1] for line in range(self.lines)]
+        firsts = [self.sums[line, self.fixed.order[-1]] for line in range(self.lines)]
         self.word("lw", bias, "bias")
         asm.branch("beqz", bias, to=plain)
         for line, register in enumerate(firsts):
@@ -228,16 +228,19 @@ class Block:
         asm.label(go)
 
     def _one_k(self, *, first: bool) -> None:
-        """Each line is loaded while the one before it is multiplied: nobody waits for memory."""
-        asm, order = self.asm, self.stream.order
+        """Each line is loaded while the one before it is multiplied, held values while the first
+        line is: nobody waits for memory, and cores that meet at a bank soon get out of step."""
+        asm, order, held = self.asm, self.stream.order, self.fixed.order
         self.stream.load(asm, self.regs, self.flow[0], order[0])
-        for i in self.fixed.order:
-            self.fixed.load(asm, self.regs, self.values[i], i)
+        self.fixed.load(asm, self.regs, self.values[held[0]], held[0])
         for turn, line in enumerate(order):
-            if turn + 1 < self.lines:
-                following = self.flow[(turn + 1) % 2]
-                self.stream.load(asm, self.regs, following, order[turn + 1])
-            for i in range(self.held):
+            more = held[1:] if turn == 0 else ()
+            for place, i in enumerate(held):
+                if place < len(more):
+                    self.fixed.load(asm, self.regs, self.values[more[place]], more[place])
+                elif place == len(more) and turn + 1 < self.lines:
+                    following = self.flow[(turn + 1) % 2]
+                    self.stream.load(asm, self.regs, following, order[turn + 1])
                 total = self.sums[line, i]
                 old = self._begun(line, i) if first else total
                 asm("fmadd.s", total, self.flow[turn % 2], self.values[i], old)
@@ -247,7 +250,7 @@ class Block:
             return "zero"
         if not self.product.bias_by_line:
             return self.sums[self.stream.order[-1], i]
-        return self.sums[line, self.held - 1]
+        return self.sums[line, self.fixed.order[-1]]
 
     def _store(self) -> None:
         lines, held = range(self.lines), range(self.held)
