@@ -3,8 +3,11 @@
 All sums of a unit (2 channels, `lines` rows of the kernel, or as many input channels where the
 kernel is a single tap) stay in registers while the image goes by, row by row. In a row, each input
 and each output gradient is loaded once: a step takes `stride` new columns of inputs and one new
-gradient per channel, which replaces the oldest one. Rows at the top and at the bottom of the image
-lack the first or the last line.
+gradient per channel, which replaces the oldest one.
+
+Rows at the top and at the bottom of the image lack the first or the last line. Both run the same
+code, for all lines but the last: sums of the rows at the top, the first of all, move down by a line
+behind them. The private cache is small, and code that a unit does not have is not fetched again.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ REGISTERS = (
     *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(8))),
 )
 FIELDS = (
-    *("back0", "back1", "back2", "top", "full", "bottom", "turns"),
-    *("line", "x", "d0", "d1", "x_next", "w0", "w1", "w_next", "count", "fresh", "last"),
-    *("rate", "decay", "caller"),
+    *("back0", "back1", "back2", "top", "full", "bottom", "turns", "below"),
+    *("line", "x", "d0", "d_apart", "w0", "w_apart", "x_next", "w_next", "count"),
+    *("more", "inputs", "x_first", "d_next", "last", "rate", "decay", "caller"),
 )
 """All fields behind the sums, a word each."""
 
@@ -84,16 +87,21 @@ class _Unit:
     def function(self) -> str:
         asm = self.asm
         asm.compressed(True)
-        self._begin()
+        asm.enter(self._place("caller"))
+        self._get(self.line, "line")
+        asm("sub", self.back, "zero", self.line)
         asm.label("unit")
         self._begin_unit()
         if self.kernel > 1:
-            self._rows("top", range(1, self.lines))
+            self._border()
         self._rows("full", range(self.lines))
         if self.kernel > 1:
-            self._rows("bottom", range(self.lines - 1))
+            self._get(self.temps[0], "bottom")
+            asm.branch("bnez", self.temps[0], to="bottom")
+        asm.label("whole")
         self._end_unit()
         asm.branch("bnez", self.temps[0], to="unit")
+        self._next_pair()
         asm.label("out")
         asm.leave(self._place("caller"))
         self._rare()
@@ -109,105 +117,156 @@ class _Unit:
     def _place(self, field: str) -> int:
         return 4 * (len(self.all_sums) + FIELDS.index(field))
 
-    def _begin(self) -> None:
-        self.asm.enter(self._place("caller"))
-        self._get(self.line, "line")
-        self.asm("nop")
-        self.asm("sub", self.back, "zero", self.line)
-
     def _begin_unit(self) -> None:
-        asm = self.asm
-        self._get(self.d[0], "fresh")
+        asm, (first, second) = self.asm, self.d
+        self._get(first, "d0")
+        self._get(second, "d_apart")
         self._get(self.x, "x")
-        asm.branch("beqz", self.d[0], to="old")
         for register in self.all_sums:
             asm.mv(register, "zero")
-        asm.label("begun")
-        for register, field in zip(self.d, ("d0", "d1"), strict=True):
-            self._get(register, field)
+        asm("add", second, second, first)
 
-    def _end_unit(self) -> None:
-        """The sums go where they belong, unless C wants them; then the next input channel."""
-        asm = self.asm
-        last, step = self.d
-        self._get(last, "last")
-        self._get(step, "x_next")
-        asm.branch("beqz", last, to="keep")
-        self._get(self.x, "x")
-        pointers = self.inputs[:2]
-        asm("add", self.x, self.x, step)
-        self._put(self.x, "x")
-        for pointer, field in zip(pointers, ("w0", "w1"), strict=True):
-            self._get(pointer, field)
-        self._store(pointers)
-        self._get(step, "w_next")
-        self._get(self.x, "count")
-        for pointer, field in zip(pointers, ("w0", "w1"), strict=True):
-            asm("add", pointer, pointer, step)
-            self._put(pointer, field)
-        asm("addi", self.temps[0], self.x, -1)
-        self._put(self.temps[0], "count")
-
-    def _store(self, pointers: Sequence[str]) -> None:
-        asm, old = self.asm, self.d
-        rate, decay = self.gradients[0]
-        if self.epilogue == "sgd":
-            self._get(rate, "rate")
-            self._get(decay, "decay")
-        for values in (tap for line in self.sums for tap in line):
-            pairs = list(zip(values, old, pointers, strict=True))
-            for _, there, pointer in pairs if self.epilogue else ():
-                asm.lw(there, pointer)
-            for value, there, _ in pairs if self.epilogue else ():
-                if self.epilogue == "sgd":
-                    asm("fmadd.s", value, decay, there, value)
-                else:
-                    asm("fadd.s", value, there, value)
-            for value, there, _ in pairs if self.epilogue == "sgd" else ():
-                asm("fnmsub.s", value, rate, value, there)
-            for value, _, pointer in pairs:
-                asm.sw_post(value, pointer, 4)
-
-    def _rare(self) -> None:
-        """Sums that come from the image before, or are left for the next one or for C."""
-        asm = self.asm
-        asm.label("old")
-        for index, register in enumerate(self.all_sums):
-            asm.lw(register, "sp", 4 * index)
-        asm.branch("j", to="begun")
-        asm.label("keep")
-        for index, register in enumerate(self.all_sums):
-            asm.sw(register, "sp", 4 * index)
-        asm.branch("j", to="out")
+    def _border(self) -> None:
+        """Rows at the top; then those at the bottom come here, if there are any."""
+        asm, (count, below) = self.asm, self.temps
+        self._get(count, "top")
+        self._put("zero", "below")
+        asm.branch("beqz", count, to="inside")
+        asm.label("border")
+        self._row_loop(count, range(self.lines - 1), "border")
+        self._get(below, "below")
+        asm.branch("bnez", below, to="whole")
+        asm("add", self.x, self.x, self.back)
+        for line in reversed(range(self.lines)):
+            for tap in range(self.kernel):
+                for channel in range(CHANNELS):
+                    above = self.sums[line - 1][tap][channel] if line else "zero"
+                    asm.mv(self.sums[line][tap][channel], above)
+        asm.label("inside")
 
     def _rows(self, field: str, lines: range) -> None:
         """As many rows as that field says, with these lines of the kernel."""
-        if not lines:
-            return
-        asm, (count, _) = self.asm, self.temps
+        count = self.temps[0]
         self._get(count, field)
-        asm("nop")
-        asm.branch("beqz", count, to=f"no_{field}")
+        self.asm.branch("beqz", count, to=f"no_{field}")
+        self._row_loop(count, lines, field)
+        self.asm.label(f"no_{field}")
+
+    def _row_loop(self, count: str, lines: range, name: str) -> None:
+        asm, first = self.asm, self.window - 1 + self.rest
         with asm.loop(1, count):
             row = _Row(self, lines)
-            first = self.window - 1 + self.rest
             for step in range(first):
-                row.step(step)
-            self._get(count, "turns")
-            asm("nop")
-            asm.branch("beqz", count, to=f"few_{field}")
-            with asm.loop(0, count):
+                row.step(step, fetch="turns" if step == first - 1 else "")
+            turns = row.fetched or self._load_into(count, "turns")
+            asm.branch("beqz", turns, to=f"few_{name}")
+            with asm.loop(0, turns):
                 for step in range(first, first + self.period):
                     row.step(step, body=True)
-            asm.label(f"few_{field}")
+            asm.label(f"few_{name}")
+            row.fetched = ""
             for step in range(self.window - 1):
-                row.step(first + step, tail=step + 1)
-            self._get(count, f"back{row.end}")
-            asm("nop")
-            asm("add", self.x, self.x, count)
-        if field == "top":
-            asm("add", self.x, self.x, self.back)
-        asm.label(f"no_{field}")
+                back = f"back{row.end_of(step + 1)}" if step == self.window - 2 else ""
+                row.step(first + step, tail=step + 1, fetch=back)
+            back = row.fetched or self._load_into(count, f"back{row.end}")
+            asm("add", self.x, self.x, back)
+
+    def _load_into(self, register: str, field: str) -> str:
+        self._get(register, field)
+        return register
+
+    def _end_unit(self) -> None:
+        """The sums go where they belong, unless C wants them; then the next input channel. Leaves
+        the number of units to come in the first of temps."""
+        asm, (last, _) = self.asm, self.d
+        count, step = self.temps
+        self._get(last, "last")
+        self._get(self.x, "x")
+        asm.branch("beqz", last, to="keep")
+        self._get(step, "x_next")
+        self._get(count, "count")
+        asm("add", self.x, self.x, step)
+        self._put(self.x, "x")
+        asm("addi", count, count, -1)
+        self._put(count, "count")
+        self._store()
+        self._get(count, "count")
+
+    def _store(self) -> None:
+        """Where it writes, the stack pointer: what is near it takes the shortest instructions."""
+        asm = self.asm
+        unit, apart = self.x, self.inputs[0]
+        at, step = self.temps
+        self._get(at, "w0")
+        self._get(step, "w_next")
+        self._get(apart, "w_apart")
+        if self.epilogue == "sgd":
+            for register, field in zip(self.gradients[0], ("rate", "decay"), strict=True):
+                self._get(register, field)
+        asm("add", step, step, at)
+        self._put(step, "w0")
+        asm.mv(unit, "sp")
+        asm.mv("sp", at)
+        taps = [tap for line in self.sums for tap in line]
+        self._store_channel([first for first, _ in taps])
+        asm.branch("beqz", apart, to="stored")  # a single channel
+        asm("add", "sp", "sp", apart)
+        self._store_channel([second for _, second in taps])
+        asm.label("stored")
+        asm.mv("sp", unit)
+
+    def _store_channel(self, values: Sequence[str]) -> None:
+        """Two at a time, so that no load is waited for."""
+        asm = self.asm
+        rate, decay = self.gradients[0]
+        for at in range(0, len(values), 2):
+            some = list(enumerate(values))[at : at + 2]
+            olds = list(zip(some, self.d, strict=False)) if self.epilogue else []
+            for (index, _), old in olds:
+                asm.lw(old, "sp", 4 * index)
+            for (_, value), old in olds:
+                if self.epilogue == "sgd":
+                    asm("fmadd.s", value, decay, old, value)
+                else:
+                    asm("fadd.s", value, old, value)
+            for (_, value), old in olds if self.epilogue == "sgd" else ():
+                asm("fnmsub.s", value, rate, value, old)
+            for index, value in some:
+                asm.sw(value, "sp", 4 * index)
+
+    def _next_pair(self) -> None:
+        """Of output channels, if there are units left."""
+        asm, more, (count, step) = self.asm, self.x, self.temps
+        first, at = self.d
+        self._get(more, "more")
+        self._get(count, "inputs")
+        asm.branch("beqz", more, to="out")
+        asm.min(count, count, more)
+        asm("sub", more, more, count)
+        self._put(count, "count")
+        self._put(more, "more")
+        self._get(first, "x_first")
+        self._put(first, "x")
+        for field, change in (("d0", "d_next"), ("w0", "w_apart")):
+            self._get(at, field)
+            self._get(step, change)
+            asm("add", at, at, step)
+            self._put(at, field)
+        asm.branch("j", to="unit")
+
+    def _rare(self) -> None:
+        """The way to the rows at the bottom; sums that are left for C, which adds up images."""
+        asm, (old, _) = self.asm, self.temps
+        if self.kernel > 1:
+            asm.label("bottom")
+            self._put(self.temps[0], "below")
+            asm.branch("j", to="border")
+        asm.label("keep")
+        for index, register in enumerate(self.all_sums):
+            asm.lw(old, "sp", 4 * index)
+            asm("fadd.s", register, old, register)
+            asm.sw(register, "sp", 4 * index)
+        asm.branch("j", to="out")
 
 
 class _Row:
@@ -218,16 +277,26 @@ class _Row:
         self.low = False
         self.free = list(unit.inputs)
         self.columns: dict[int, dict[int, str]] = {}  # the registers of a column by line
+        self.fetched = ""  # the register with the field that a step was to fetch
 
     @property
     def end(self) -> int:
         """Where the pointer is left: at the first line, at the last but one, at the last."""
-        if not self.low or len(self.lines) == 1:
+        return self._place(self.low)
+
+    def end_of(self, tail: int) -> int:
+        """The same behind a step of the tail that is still to come."""
+        columns = {column for _, column, _ in self._pairs(0, False, tail)}
+        return self._place(self.low ^ (len(columns) % 2 == 1))
+
+    def _place(self, low: bool) -> int:
+        if not low or len(self.lines) == 1:
             return 0
         return 2 if len(self.lines) == self.unit.lines else 1
 
-    def step(self, step: int, *, body: bool = False, tail: int = 0) -> None:
-        """tail: so many steps behind the last gradient. Any other step has a new one."""
+    def step(self, step: int, *, body: bool = False, tail: int = 0, fetch: str = "") -> None:
+        """tail: so many steps behind the last gradient. Any other step has a new one. fetch: a
+        field that is wanted behind the step, into a register that is not needed until its end."""
         unit = self.unit
         pairs = sorted(self._pairs(step, body, tail))
         places = sorted({column for _, column, _ in pairs})
@@ -242,6 +311,8 @@ class _Row:
             for line, register in self.columns[column].items():
                 for total, value in zip(unit.sums[line][tap], values, strict=True):
                     unit.asm("fmadd.s", total, register, value, total)
+                if fetch and index == len(pairs) - 1 and not self.fetched:
+                    self.fetched = unit._load_into(register, fetch)
             if all(later != column for _, later, _ in pairs[index + 1 :]):
                 self.free += self.columns.pop(column).values()
         if not loaded:
