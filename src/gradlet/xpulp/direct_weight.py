@@ -7,12 +7,13 @@ gradient per channel, which replaces the oldest one.
 
 Rows at the top and at the bottom of the image lack the first or the last line. Both run the same
 code, for all lines but the last: sums of the rows at the top, the first of all, move down by a line
-behind them. The private cache is small, and code that a unit does not have is not fetched again.
+behind them. The private cache is small, and code that a unit does not have is not fetched again. So
+sums that update weights are kept until there are several units of them, for a loop that is short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradlet.xpulp.asm import Asm
@@ -24,10 +25,13 @@ REGISTERS = (
 )
 FIELDS = (
     *("back0", "back1", "back2", "top", "full", "bottom", "turns", "below"),
-    *("line", "x", "d0", "d_apart", "w0", "w_apart", "x_next", "w_next", "count"),
-    *("more", "inputs", "x_first", "d_next", "last", "rate", "decay", "caller"),
+    *("line", "x", "d0", "d_apart", "w0", "w_apart", "x_next", "count"),
+    *("more", "inputs", "x_first", "d_next", "last", "slot", "rate", "decay"),
+    *("caller", "sp"),
 )
-"""All fields behind the sums, a word each."""
+"""A word each; behind them the sums of some units, channel by channel."""
+KEPT = 4
+"""Units whose sums are kept; a power of 2."""
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +43,8 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     some = units[keys[0]]
     over = params["kernel"] - params["stride"]
     return {
-        "sums": len(some.all_sums),
+        "taps": len(some.taps),
+        "kept": KEPT,
         "period": period,
         "head": some.window - 1,
         "tails": [max(0, -(-(over - right) // params["stride"])) for right in (0, params["edge"])],
@@ -81,8 +86,16 @@ class _Unit:
         self.temps = (self.inputs[-2], self.inputs[-1])
 
     @property
-    def all_sums(self) -> list[str]:
-        return [register for line in self.sums for tap in line for register in tap]
+    def taps(self) -> list[list[str]]:
+        """The registers of each, by channel."""
+        return [tap for line in self.sums for tap in line]
+
+    @property
+    def places(self) -> list[tuple[int, str]]:
+        """Where the sums of a unit are kept, from the place of its first one on; by channel."""
+        far = 4 * KEPT * len(self.taps)
+        channels = range(CHANNELS)
+        return [(far * c + 4 * i, tap[c]) for c in channels for i, tap in enumerate(self.taps)]
 
     def function(self) -> str:
         asm = self.asm
@@ -92,19 +105,27 @@ class _Unit:
         asm("sub", self.back, "zero", self.line)
         asm.label("unit")
         self._begin_unit()
+        count = self.temps[0]
         if self.kernel > 1:
-            self._border()
-        self._rows("full", range(self.lines))
+            self._get(count, "top")
+            asm.branch("bnez", count, to="top")
+            asm.label("inside")
+        self._get(count, "full")
+        asm.branch("beqz", count, to="no_rows")
+        self._row_loop(count, range(self.lines), "full")
+        asm.label("no_rows")
         if self.kernel > 1:
-            self._get(self.temps[0], "bottom")
-            asm.branch("bnez", self.temps[0], to="bottom")
+            self._get(count, "bottom")
+            asm.mv(self.temps[1], count)
+            asm.branch("bnez", count, to="bottom")
         asm.label("whole")
         self._end_unit()
-        asm.branch("bnez", self.temps[0], to="unit")
         self._next_pair()
         asm.label("out")
         asm.leave(self._place("caller"))
-        self._rare()
+        if self.kernel > 1:
+            self._border()
+        self._keep()
         asm.compressed(False)
         return asm.function("struct unit *unit")
 
@@ -115,24 +136,24 @@ class _Unit:
         self.asm.sw(register, "sp", self._place(field))
 
     def _place(self, field: str) -> int:
-        return 4 * (len(self.all_sums) + FIELDS.index(field))
+        return 4 * FIELDS.index(field)
 
     def _begin_unit(self) -> None:
         asm, (first, second) = self.asm, self.d
         self._get(first, "d0")
         self._get(second, "d_apart")
         self._get(self.x, "x")
-        for register in self.all_sums:
+        for _, register in self.places:
             asm.mv(register, "zero")
         asm("add", second, second, first)
 
     def _border(self) -> None:
-        """Rows at the top; then those at the bottom come here, if there are any."""
+        """Rows at the top, from where it goes on inside; or at the bottom, the last of a unit."""
         asm, (count, below) = self.asm, self.temps
-        self._get(count, "top")
-        self._put("zero", "below")
-        asm.branch("beqz", count, to="inside")
-        asm.label("border")
+        asm.label("top")
+        asm.mv(below, "zero")
+        asm.label("bottom")
+        self._put(below, "below")
         self._row_loop(count, range(self.lines - 1), "border")
         self._get(below, "below")
         asm.branch("bnez", below, to="whole")
@@ -142,15 +163,7 @@ class _Unit:
                 for channel in range(CHANNELS):
                     above = self.sums[line - 1][tap][channel] if line else "zero"
                     asm.mv(self.sums[line][tap][channel], above)
-        asm.label("inside")
-
-    def _rows(self, field: str, lines: range) -> None:
-        """As many rows as that field says, with these lines of the kernel."""
-        count = self.temps[0]
-        self._get(count, field)
-        self.asm.branch("beqz", count, to=f"no_{field}")
-        self._row_loop(count, lines, field)
-        self.asm.label(f"no_{field}")
+        asm.branch("j", to="inside")
 
     def _row_loop(self, count: str, lines: range, name: str) -> None:
         asm, first = self.asm, self.window - 1 + self.rest
@@ -176,68 +189,91 @@ class _Unit:
         return register
 
     def _end_unit(self) -> None:
-        """The sums go where they belong, unless C wants them; then the next input channel. Leaves
-        the number of units to come in the first of temps."""
-        asm, (last, _) = self.asm, self.d
-        count, step = self.temps
+        """The sums go where they belong, unless C wants them; then the next input channel."""
+        asm, (last, count) = self.asm, self.d
         self._get(last, "last")
         self._get(self.x, "x")
         asm.branch("beqz", last, to="keep")
-        self._get(step, "x_next")
+        self._get(self.temps[0], "x_next")
         self._get(count, "count")
-        asm("add", self.x, self.x, step)
+        asm("add", self.x, self.x, self.temps[0])
         self._put(self.x, "x")
         asm("addi", count, count, -1)
         self._put(count, "count")
-        self._store()
-        self._get(count, "count")
+        if self.epilogue in ("sgd", "sum"):
+            self._leave_sums()
+            asm("andi", self.temps[0], count, KEPT - 1)
+            asm.branch("bnez", self.temps[0], to="unit")
+            self._update()
+        else:
+            self._store()
+        asm.branch("bnez", count, to="unit")
+
+    def _leave_sums(self) -> None:
+        """The stack pointer points at the slot: what is near it takes the shortest instructions."""
+        asm, unit, slot = self.asm, self.x, self.temps[0]
+        self._get(slot, "slot")
+        asm.mv(unit, "sp")
+        asm.mv("sp", slot)
+        for place, register in self.places:
+            asm.sw(register, "sp", place)
+        asm.mv("sp", unit)
+        asm("addi", slot, slot, 4 * len(self.taps))
+        self._put(slot, "slot")
 
     def _store(self) -> None:
-        """Where it writes, the stack pointer: what is near it takes the shortest instructions."""
-        asm = self.asm
-        unit, apart = self.x, self.inputs[0]
-        at, step = self.temps
+        asm, unit, (at, apart) = self.asm, self.x, self.temps
         self._get(at, "w0")
-        self._get(step, "w_next")
         self._get(apart, "w_apart")
-        if self.epilogue == "sgd":
-            for register, field in zip(self.gradients[0], ("rate", "decay"), strict=True):
-                self._get(register, field)
-        asm("add", step, step, at)
-        self._put(step, "w0")
         asm.mv(unit, "sp")
         asm.mv("sp", at)
-        taps = [tap for line in self.sums for tap in line]
-        self._store_channel([first for first, _ in taps])
-        asm.branch("beqz", apart, to="stored")  # a single channel
-        asm("add", "sp", "sp", apart)
-        self._store_channel([second for _, second in taps])
-        asm.label("stored")
+        for channel in range(CHANNELS):
+            for index, tap in enumerate(self.taps):
+                asm.sw(tap[channel], "sp", 4 * index)
+            if channel == 0:
+                asm("add", "sp", "sp", apart)
         asm.mv("sp", unit)
+        asm("addi", at, at, 4 * len(self.taps))
+        self._put(at, "w0")
 
-    def _store_channel(self, values: Sequence[str]) -> None:
-        """Two at a time, so that no load is waited for."""
-        asm = self.asm
-        rate, decay = self.gradients[0]
-        for at in range(0, len(values), 2):
-            some = list(enumerate(values))[at : at + 2]
-            olds = list(zip(some, self.d, strict=False)) if self.epilogue else []
-            for (index, _), old in olds:
-                asm.lw(old, "sp", 4 * index)
-            for (_, value), old in olds:
+    def _update(self) -> None:
+        """The weights of all units that are kept; two at a time, of both channels."""
+        asm, kept = self.asm, 4 * len(FIELDS)
+        free = [*(register for _, register in self.places), *self.inputs]
+        source, w0, w1, rate, decay, first, second, old, other = free[:9]
+        left = self.x
+        self._get(left, "slot")
+        asm("addi", source, "sp", kept)
+        self._get(w0, "w0")
+        self._get(w1, "w_apart")
+        self._put(source, "slot")
+        asm("sub", left, left, source)
+        asm("srli", left, left, 2)
+        if self.epilogue == "sgd":
+            self._get(rate, "rate")
+            self._get(decay, "decay")
+        asm("add", w1, w1, w0)
+        with asm.loop(0, left):
+            asm.lw(second, source, 4 * KEPT * len(self.taps))
+            asm.lw(old, w0)
+            asm.lw_post(first, source, 4)
+            asm.lw(other, w1)
+            for value, there in ((first, old), (second, other)):
                 if self.epilogue == "sgd":
-                    asm("fmadd.s", value, decay, old, value)
+                    asm("fmadd.s", value, decay, there, value)
                 else:
-                    asm("fadd.s", value, old, value)
-            for (_, value), old in olds if self.epilogue == "sgd" else ():
-                asm("fnmsub.s", value, rate, value, old)
-            for index, value in some:
-                asm.sw(value, "sp", 4 * index)
+                    asm("fadd.s", value, there, value)
+            for value, there in ((first, old), (second, other)):
+                if self.epilogue == "sgd":
+                    asm("fnmsub.s", value, rate, value, there)
+            asm.sw_post(first, w0, 4)
+            asm.sw_post(second, w1, 4)
+        self._put(w0, "w0")
 
     def _next_pair(self) -> None:
         """Of output channels, if there are units left."""
         asm, more, (count, step) = self.asm, self.x, self.temps
-        first, at = self.d
+        first, at = self.d[0], self.inputs[0]
         self._get(more, "more")
         self._get(count, "inputs")
         asm.branch("beqz", more, to="out")
@@ -254,18 +290,14 @@ class _Unit:
             self._put(at, field)
         asm.branch("j", to="unit")
 
-    def _rare(self) -> None:
-        """The way to the rows at the bottom; sums that are left for C, which adds up images."""
+    def _keep(self) -> None:
+        """Sums that are left for C, which adds up images."""
         asm, (old, _) = self.asm, self.temps
-        if self.kernel > 1:
-            asm.label("bottom")
-            self._put(self.temps[0], "below")
-            asm.branch("j", to="border")
         asm.label("keep")
-        for index, register in enumerate(self.all_sums):
-            asm.lw(old, "sp", 4 * index)
+        for place, register in self.places:
+            asm.lw(old, "sp", 4 * len(FIELDS) + place)
             asm("fadd.s", register, old, register)
-            asm.sw(register, "sp", 4 * index)
+            asm.sw(register, "sp", 4 * len(FIELDS) + place)
         asm.branch("j", to="out")
 
 
