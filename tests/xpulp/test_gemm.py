@@ -53,7 +53,7 @@ def jobs(used: list[Kernel], count: int, seed: int) -> Iterator[Job]:
     while made < count:
         kernel = used[made % len(used)]
         batch = int(generator.choice([1, 1, 1, 2, 3, 4, 6]))
-        m, n, k = (int(generator.integers(1, top)) for top in generator.choice([3, 8, 24], 3))
+        m, n, k = (int(generator.integers(1, top)) for top in generator.choice([3, 8, 24, 34], 3))
         if made % 11 == 0:
             batch = int(generator.integers(1, 3))
             m, n = int(generator.integers(30, 70)), int(generator.integers(1, 40)) * 4

@@ -36,22 +36,33 @@ class Shadow(Protocol):
 def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[str]:
     """Boxes that come in while the call before computes: it must neither make them nor use the
     place that they go to."""
-    early = [w for w in call.tiling.windows if w and w.early] if call.tiling else []
-    for window in early:
+    tiling = call.tiling
+    if tiling is None:
+        return
+    for window in (w for w in tiling.windows if w and w.early):
         together = before and _runs_in(shadow.graph, before) == _runs_in(shadow.graph, call)
         if before is None or before.tiling is None or not together:
             yield f"nobody fetches '{window.tensor}' early"
             continue
         places, slot = shadow.places, shadow.places[window.slot_buffers[0]]
-        if any(places[name] is places[window.tensor] for name in before.outputs if name):
-            yield f"'{window.tensor}' is fetched before '{before.name}' has made it"
-        for name in filter(None, (*_in_last_tile(before.tiling), before.scratch)):
+        used, late = _in_last_tile(before.tiling)
+        first = Moves(tiling)
+        first.move([0] * len(tiling.axes))
+        box = first.boxes[tiling.windows.index(window)]
+        for name in filter(None, before.outputs):
+            written = late.get(name)
+            if places[name] is places[window.tensor] and (
+                name != window.tensor or written is None or np.intersect1d(written, box).size
+            ):
+                yield f"'{window.tensor}' is fetched before '{before.name}' has made it"
+        for name in filter(None, (*used, before.scratch)):
             if name in places and _overlap(places[name], slot):
                 yield f"'{window.tensor}' is fetched onto '{name}', which '{before.name}' uses"
 
 
-def _in_last_tile(tiling: Tiling) -> list[str]:
-    """What the last tile of a call uses, or still writes back."""
+def _in_last_tile(tiling: Tiling) -> tuple[list[str], dict[str, Array]]:
+    """The buffers that the last tile of a call uses or still writes back, and the elements of each
+    tensor that are not in their place before."""
     replay = Moves(tiling)
     leaving: list[tuple[int, Array, int]] = []
     for tile in product(*(range(axis.count) for axis in tiling.axes)):
@@ -61,11 +72,17 @@ def _in_last_tile(tiling: Tiling) -> list[str]:
         for position, window in enumerate(tiling.windows)
         if window
     ]
-    for position, _, slot in leaving:
+    late = {
+        window.tensor: replay.boxes[position]
+        for position, window in enumerate(tiling.windows)
+        if window and window.store and window.near
+    }
+    for position, box, slot in leaving:
         window = tiling.windows[position]
         assert window is not None
         found.append(window.slot_buffers[slot])
-    return found
+        late[window.tensor] = np.concatenate([late[window.tensor], box])
+    return found, late
 
 
 def _runs_in(graph: Graph, call: Call) -> str:

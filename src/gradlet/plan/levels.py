@@ -22,7 +22,7 @@ from gradlet.plan.parts import followers
 from gradlet.plan.place import Request, height
 from gradlet.plan.table import control_bytes
 from gradlet.plan.tiler import Choice, Context, Tiler
-from gradlet.plan.tiling import Tiling, Window, dense
+from gradlet.plan.tiling import Box, Tiling, Window, dense
 
 SMALL = 512
 SMALL_SHARE = 0.2
@@ -81,7 +81,7 @@ def assign_levels(
         if needed > kept:
             kept = needed
         elif spare < found.room:  # no placement without gaps was found: promote less
-            spare += max(excess, found.room // 16)
+            spare += max(excess, found.room // 64)
         else:
             kept += excess
     return None
@@ -304,22 +304,56 @@ def _fetch_early(
     ledger: _Ledger,
     room: int,
 ) -> None:
-    """First boxes that the call before does not make come in during its last tile, if they fit."""
+    """First boxes come in during the last tile of the call before, if they fit, unless it is that
+    tile which makes them, or the one before, which is written back meanwhile."""
     for before, index in followers(plan.graph, plan.calls).items():
-        tiling = choices[index].tiling
-        if tiling is None or choices[before].tiling is None or not tiling.ahead:
+        tiling, earlier = choices[index].tiling, choices[before].tiling
+        if tiling is None or earlier is None or not tiling.ahead:
             continue
         made = {storage_of[name] for name in plan.calls[before].outputs if name}
+        late = _late_boxes(earlier)
         windows = list(tiling.windows)
         for position, window in enumerate(windows):
             if window is None or not (window.near and window.load):
                 continue
             size, then = window.slot_bytes, 2 * before + 1
-            if storage_of[window.tensor] in made or ledger.free(room, then, then) < size:
+            if storage_of[window.tensor] in made and not _made_before(window, tiling, late):
+                continue
+            if ledger.free(room, then, then) < size:
                 continue
             ledger.add(size, then, then)
             windows[position] = replace(window, early=True)
         choices[index] = replace(choices[index], tiling=replace(tiling, windows=tuple(windows)))
+
+
+def _late_boxes(tiling: Tiling) -> list[tuple[Window, Box]]:
+    """What the last two tiles of a call write, by way of windows."""
+    counts = [axis.count for axis in tiling.axes]
+    last = tiling.count - 1
+    tiles = (
+        [np.unravel_index(n, counts) for n in range(max(0, last - 1), last + 1)] if counts else [()]
+    )
+    return [
+        (window, window.box(tiling.ranges([int(place) for place in tile])))
+        for window in tiling.windows
+        if window and window.store and window.near
+        for tile in tiles
+    ]
+
+
+def _made_before(window: Window, tiling: Tiling, late: Sequence[tuple[Window, Box]]) -> bool:
+    """Whether the first box of a window is none of these boxes of the same tensor."""
+    own = [(other, box) for other, box in late if other.tensor == window.tensor]
+    first = window.box(tiling.ranges([0] * len(tiling.axes)))
+    return bool(own) and all(
+        other.shape == window.shape and not _meet(first, box) for other, box in own
+    )
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return all(
+        low < end and begin < high for (low, high), (begin, end) in zip(one, other, strict=True)
+    )
 
 
 def _in_place(choice: Choice, tensors: set[str]) -> Choice:

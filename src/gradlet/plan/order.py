@@ -125,9 +125,10 @@ def _followed(graph: Graph) -> dict[str, Node]:
 
 
 def _worth_following(graph: Graph, node: Node) -> bool:
-    """Products and sums of two: what computes much, or stands between such."""
+    """Products, sums of two, gradients of pools: what computes much, or stands between such."""
     op = OPS[node.op]
-    return not op.view and (op.work(graph.site(node)).macs > 0 or node.op == "add")
+    between = node.op == "add" or node.op.endswith("pool2d_grad")
+    return not op.view and (between or op.work(graph.site(node)).macs > 0)
 
 
 def _elementwise(graph: Graph, follower: Node, node: Node) -> bool:

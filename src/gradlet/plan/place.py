@@ -1,4 +1,5 @@
-"""Addresses: greedy best fit over a few orders, then a short search by swaps.
+"""Addresses: greedy best fit over a few orders, then a short search: whatever is in the way of the
+highest buffer has its turn sooner.
 
 The bound is the largest sum of bytes alive at one time; a placement that reaches it is optimal.
 """
@@ -6,16 +7,21 @@ The bound is the largest sum of bytes alive at one time; a placement that reache
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
 from gradlet.graph import Array
 
-SWAPS = 400
-SWAP_WORK = 20_000
-"""Requests that are put somewhere by all swaps together, so that large networks take no longer."""
+MOVES = 800
+MOVE_WORK = 60_000
+"""Requests that are put somewhere by all moves together, so that large networks take no longer."""
+IN_THE_WAY = 0.7
+"""How often it is a buffer beside the highest that is moved, not that one."""
 NEARLY = 1.02
 """Of the lower bound, where a limit is given and nothing is gained below it."""
 
@@ -31,44 +37,77 @@ class Request:
 
 
 def lower_bound(requests: Sequence[Request]) -> int:
+    return max(_alive(requests).values(), default=0)
+
+
+def _alive(requests: Sequence[Request]) -> dict[int, int]:
+    """Bytes that are alive from each time on at which that changes."""
     changes: dict[int, int] = {}
     for request in requests:
         changes[request.first] = changes.get(request.first, 0) + request.bytes
         changes[request.last + 1] = changes.get(request.last + 1, 0) - request.bytes
-    live = peak = 0
-    for time in sorted(changes):
-        live += changes[time]
-        peak = max(peak, live)
-    return peak
+    times = sorted(changes)
+    return dict(zip(times, accumulate(changes[time] for time in times), strict=True))
+
+
+def _crowds(requests: Sequence[Request]) -> dict[str, int]:
+    """The most that is alive together with each request."""
+    alive = _alive(requests)
+    times = list(alive)
+    found = {}
+    for request in requests:
+        begin, end = bisect_left(times, request.first), bisect_left(times, request.last + 1)
+        found[request.name] = max(alive[time] for time in times[begin:end])
+    return found
 
 
 def place(requests: Sequence[Request], align: int, limit: int = 0) -> dict[str, int]:
     """Offset of every request; requests that are alive together never overlap. The search ends
     below the limit, if that is nearly the least."""
+    return dict(_placed(tuple(requests), align, limit))
+
+
+@lru_cache(maxsize=8)
+def _placed(requests: tuple[Request, ...], align: int, limit: int) -> dict[str, int]:
+    """Asked for the same twice: whether all fits, and where it is then."""
     bound = lower_bound(requests)
     enough = max(bound + align, min(limit, int(bound * NEARLY)))
+    crowd = _crowds(requests)
     orders = [
         sorted(requests, key=lambda r: (-r.bytes, r.first, r.name)),
         sorted(requests, key=lambda r: (r.first - r.last, -r.bytes, r.name)),
         sorted(requests, key=lambda r: (-r.bytes * (r.last - r.first + 1), r.name)),
         sorted(requests, key=lambda r: (r.first, -r.bytes, r.name)),
         sorted(requests, key=lambda r: (-r.last, -r.bytes, r.name)),
+        sorted(requests, key=lambda r: (-crowd[r.name], r.first - r.last, -r.bytes, r.name)),
     ]
-    fits = [_fit(order, align) for order in orders]
-    best = min(fits, key=lambda fit: fit.height)
-    order = list(orders[fits.index(best)])
+    order = list(orders[0])
+    best = _fit(order, align)
+    for other in orders[1:]:
+        trial = _fit(other, align, best.height - 1)
+        if trial.offsets:
+            best, order = trial, list(other)
     chance = random.Random(0)
-    for _ in range(min(SWAPS, SWAP_WORK // max(1, len(order)))):
+    for _ in range(min(MOVES, MOVE_WORK // max(1, len(order)))):
         if best.height <= enough or len(order) < 2:
             break
-        i, j = chance.sample(range(len(order)), 2)
-        order[i], order[j] = order[j], order[i]
-        trial = _fit(order, align)
-        if trial.height <= best.height:
-            best = trial
-        else:
-            order[i], order[j] = order[j], order[i]
+        changed = _moved(order, best, chance)
+        trial = _fit(changed, align, best.height)
+        if trial.offsets:
+            best, order = trial, changed
     return best.offsets
+
+
+def _moved(order: Sequence[Request], fit: _Fit, chance: random.Random) -> list[Request]:
+    """The highest buffer, or one that lives at the same time, has its turn sooner."""
+    highest = next(n for n, r in enumerate(order) if fit.offsets[r.name] + r.bytes == fit.height)
+    if chance.random() < IN_THE_WAY:
+        top = order[highest]
+        met = [n for n, r in enumerate(order) if r.last >= top.first and r.first <= top.last]
+        highest = chance.choice(met)
+    changed = list(order)
+    changed.insert(chance.randrange(highest + 1), changed.pop(highest))
+    return changed
 
 
 def height(requests: Sequence[Request], align: int, limit: int = 0) -> int:
@@ -83,8 +122,9 @@ class _Fit:
     height: int
 
 
-def _fit(order: Sequence[Request], align: int) -> _Fit:
-    """Put each request into the tightest gap among those already placed that it meets in time."""
+def _fit(order: Sequence[Request], align: int, most: int = 1 << 62) -> _Fit:
+    """Put each request into the tightest gap among those already placed that it meets in time.
+    Without offsets, if that takes more than the most that is wanted."""
     offsets: dict[str, int] = {}
     top = 0
     placed: Array = np.zeros((4, len(order)), np.int64)  # offset, aligned end, first, last
@@ -103,6 +143,8 @@ def _fit(order: Sequence[Request], align: int) -> _Fit:
         offsets[request.name] = offset
         end = offset + request.bytes
         top = max(top, end)
+        if top > most:
+            return _Fit({}, top)
         where = int(np.searchsorted(starts, offset, side="right"))
         placed[:, where + 1 : count + 1] = placed[:, where:count]
         placed[:, where] = offset, -(-end // align) * align, request.first, request.last

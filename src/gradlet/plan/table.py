@@ -37,7 +37,7 @@ class Row:
 @dataclass(frozen=True)
 class Table:
     """rows: windows that move or are copied; the others are plain addresses. steps: an axis, and
-    the number of its first hop; those of the sizes begin at `size_steps`."""
+    the number of its first hop; those of the sizes are the last, from `size_steps` on."""
 
     rows: tuple[Row, ...]
     steps: tuple[tuple[int, int], ...]
@@ -79,7 +79,8 @@ def table_of(tiling: Tiling) -> Table:
         WORD * size_words(sizes[0]) if sizes else 0 for sizes in (tiling.sizes, tiling.finish_sizes)
     )
     for number, (axis, radix) in enumerate(zip(tiling.axes, radices(tiling.axes), strict=True)):
-        made.add(number, tuple((k * radix * pitch, k * radix * finish) for k in axis.kinds))
+        if axis.kind_count > 1:
+            made.add(number, tuple((k * radix * pitch, k * radix * finish) for k in axis.kinds))
     return Table(tuple(rows), tuple(made.steps), tuple(made.hops), size_steps)
 
 

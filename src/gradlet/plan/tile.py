@@ -20,6 +20,7 @@ from gradlet.plan.tiling import Range, dense, lines_of
 WORD = 4
 TILE_CYCLES = 450  # start of transfers, barriers, call of the kernel
 CALL_CYCLES = 250
+VISIBLE = 2.0  # of a cycle of copying that nothing hides
 MACS_PER_CYCLE = 0.55  # of one core
 WORDS_PER_CYCLE = 0.25
 LINE_CYCLES = 3  # of a line of a transfer, besides its bytes
@@ -239,7 +240,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         transfer, first, last = _transfers(copied, loops, counts)
         hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
         visible = first + last if problem.ahead else transfer
-        cost = hidden + 2 * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
+        cost = hidden + VISIBLE * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
         if best is None or cost < best.cost:
             best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
     assert best is not None

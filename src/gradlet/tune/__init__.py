@@ -15,7 +15,6 @@ from gradlet.plan import Options, Tiler, Wish, contexts, plan
 from gradlet.plan.model import Call, Plan
 from gradlet.target import Target
 from gradlet.tune.cache import Cache, key_of
-from gradlet.tune.measure import Job
 from gradlet.tune.pool import Pool
 from gradlet.tune.program import Function, build
 from gradlet.tune.search import Search, Settings
@@ -125,6 +124,7 @@ class _Measuring:
     def __init__(self, target: Target, pool: Pool, cache: Cache, progress: Progress) -> None:
         self.target, self.pool, self.cache, self.progress = target, pool, cache, progress
         self.functions: set[Function] = set()
+        self.compiled: set[Function] = set()
         self.elf = b""
         self.evaluations = self.hits = 0
         self.done = self.total = 0
@@ -132,7 +132,9 @@ class _Measuring:
     def measure(self, wanted: list[tuple[Search, Wish]]) -> None:
         by_key: dict[str, list[tuple[Search, Wish]]] = {}
         for search, wish in wanted:
-            by_key.setdefault(key_of(search.jobs[wish], self.target), []).append((search, wish))
+            job = search.jobs[wish]
+            by_key.setdefault(key_of(job, self.target), []).append((search, wish))
+            self.functions |= set(job.functions.all)
         known = self.cache.known(by_key)
         self.hits += len(known)
         for key, value in known.items():
@@ -144,7 +146,7 @@ class _Measuring:
     def _simulate(self, missing: dict[str, list[tuple[Search, Wish]]]) -> None:
         keys = list(missing)
         jobs = [search.jobs[wish] for search, wish in (missing[key][0] for key in keys)]
-        self._provide(jobs)
+        self._provide()
         self.total += len(jobs)
         self.progress(self.done, self.total, "")
         for number, cycles in self.pool.run(self.elf, self.target, jobs):
@@ -154,11 +156,11 @@ class _Measuring:
             self.done += 1
             self.progress(self.done, self.total, missing[keys[number]][0][0].call.name)
 
-    def _provide(self, jobs: Iterable[Job]) -> None:
-        """A program with all functions that these jobs call; one that has them already is kept."""
-        needed = {function for job in jobs for function in job.functions.all}
-        if not needed <= self.functions:
-            self.functions |= needed
+    def _provide(self) -> None:
+        """A program with all functions asked for so far, whether their cycles are known or not:
+        these depend a little on where code lies, and interrupted work goes on as it began."""
+        if self.compiled != self.functions:
+            self.compiled = set(self.functions)
             self.progress(self.done, max(self.total, 1), "compiling kernels")
             self.elf = build(sorted(self.functions, key=lambda f: f.name), self.target)
 

@@ -105,10 +105,10 @@ def _head(
         int(tiling.ahead),
         *(axis.count for axis in axes),
         *padding,
-        at.steps + WORD * STEP_WORDS * table.size_steps,
         at.sizes,
         at.finish,
-        0,
+        at.steps + WORD * STEP_WORDS * table.size_steps,
+        len(table.steps) - table.size_steps,
     )
 
 

@@ -14,7 +14,7 @@ from gradlet.target import Target
 from gradlet.trial import Paused
 from gradlet.tune.image import Functions as Addresses
 from gradlet.tune.image import Place, table_image
-from gradlet.tune.program import TABLE_BYTES, Functions
+from gradlet.tune.program import Functions
 
 ALIGN = 16
 
@@ -39,25 +39,18 @@ class TileTrial(Paused):
     def cycles(self, job: Job) -> int | None:
         """None if it does not fit."""
         try:
-            places = self._places(job)
-            image = self._image(job, places)
+            near, far = self._memories()
+            image = self._image(job, self._places(job, near, far))
+            table, copy = far.take(len(image)), near.take(len(image))
         except _NoRoom:
             return None
-        if len(image) > TABLE_BYTES:
-            return None
-        table = self._far_end - -(-len(image) // ALIGN) * ALIGN
         self.machine.write(table, image)
-        job_words = struct.pack("<IIi", table, len(image), job.tiling.count)
+        job_words = struct.pack("<IIIi", table, copy, len(image), job.tiling.count)
         self.machine.write(self.place("gl_trial"), job_words)
         self.reach("gl_trial_go")
         begin = self.machine.cycles
         self.reach("gl_trial_end")
         return self.machine.cycles - begin
-
-    @property
-    def _far_end(self) -> int:
-        home = self.target.home
-        return home.base + home.size
 
     def _image(self, job: Job, places: Sequence[Place]) -> bytes:
         def address(name: str | None) -> int:
@@ -76,14 +69,17 @@ class TileTrial(Paused):
             places,
         )
 
-    def _places(self, job: Job) -> list[Place]:
-        """Operands one behind the other, in the memories where the plan has them."""
+    def _memories(self) -> tuple[_Bump, _Bump]:
+        """What the program leaves of the nearest memory and of that behind it."""
         near_memory, home = self.target.memories[0], self.target.home
         stacks = self.target.stack * self.target.cores
         near = _Bump(self.place("gl_l1_used"), near_memory.base + near_memory.size - stacks)
         near_image = self.place("gl_l1_end") - self.place("gl_l1_start")
         program = max(self.place("gl_data_end"), self.place("gl_l1_image") + near_image)
-        far = _Bump(max(home.base + self.target.code, program), self._far_end - TABLE_BYTES)
+        return near, _Bump(max(home.base + self.target.code, program), home.base + home.size)
+
+    def _places(self, job: Job, near: _Bump, far: _Bump) -> list[Place]:
+        """Operands one behind the other, in the memories where the plan has them."""
         places = []
         for position, window in enumerate(job.tiling.windows):
             if window is None:

@@ -15,7 +15,6 @@ from gradlet.plan.tiling import Tiling
 from gradlet.target import Target
 from gradlet.trial import RUNTIME, link_script
 
-TABLE_BYTES = 4096
 WINDOWS = 20
 
 
@@ -100,7 +99,6 @@ def build(functions: Sequence[Function], target: Target) -> bytes:
         defines = [
             f"GL_CORES={target.cores}",
             f"GL_STACK={target.stack}",
-            f"GL_TABLE={TABLE_BYTES}",
             f"GL_TILE_WINDOWS={WINDOWS}",
         ]
         elf = build_program(

@@ -1,4 +1,4 @@
-"""Element by element: loads, a few instructions, a store, for two elements at a time.
+"""Element by element: loads, a few instructions, a store, for one or two elements at a time.
 
 The C around it cuts the work into stretches. An operand moves on by 4 bytes, or by as much as a
 register says: one of its own, which may be 0 where it is broadcast, or one for all and the result;
@@ -7,28 +7,44 @@ register says: one of its own, which may be 0 where it is broadcast, or one for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from gradlet.xpulp.asm import ARGUMENTS, IDLE, SCRATCH, Asm
+from gradlet.xpulp.arithmetic import DIVIDED, NEWTON, Line
+from gradlet.xpulp.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, AssemblyError
 
+Rare = tuple[str, str, tuple[Line, ...]]
+"""A label, the label where it goes on, and the lines."""
 AT_ONCE = 2
 """So that no load is waited for."""
-TEMPORARY = ("t", "u")
+KEPT = (*SAVED, "ra")
+ON_STACK = IDLE[-1]
+"""Where a ninth argument is put."""
+OWN = {"p.max": "max", "p.minu": "minu"}
+"""Instructions that the assembler does not know."""
 GOES_WITH = {"b": "w"}
 """A bias has the step of its weight, where that is given."""
 
 
 @dataclass(frozen=True)
 class Map:
-    """y of the inputs; constants and steps are arguments of the function behind their number."""
+    """y of the inputs; constants and steps are arguments of the function behind their number.
+
+    A name in the body that is none of these is of the element alone. A line ("rare", branch,
+    operands, lines) leaves those up to ("back",) to these other lines, which have no names of their
+    own: for one element at a time.
+    """
 
     inputs: tuple[str, ...]
-    body: tuple[tuple[str | int, ...], ...]
+    body: tuple[Line, ...]
     result: str
     constants: tuple[str, ...] = ()
     steps: str | tuple[str, ...] = ""  # "own", "common" or "each"; or their names
     packed: bool = False  # the constants are in memory, where the argument `numbers` points to
+    literals: Mapping[str, int] = field(default_factory=dict)  # bits that the function itself makes
+    more: tuple[tuple[str, str], ...] = ()  # further results: pointer and value
+    at_once: int = AT_ONCE
 
     @property
     def step_names(self) -> tuple[str, ...]:
@@ -36,6 +52,21 @@ class Map:
             return self.steps
         own = tuple(f"{name}_step" for name in self.inputs)
         return {"": (), "own": own, "common": ("step",), "each": (*own, "to_step")}[self.steps]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ("to", *(pointer for pointer, _ in self.more))
+
+    def own(self, known: Mapping[str, str]) -> list[str]:
+        """What each element has for itself."""
+        lines = [
+            *self.body,
+            *(line for item in self.body if item[0] == "rare" for line in item[-1]),
+        ]
+        words = [word for line in lines for word in line[1:] if isinstance(word, str)]
+        branches = {line[1] for line in self.body if line[0] == "rare"}
+        others = dict.fromkeys(w for w in words if w not in (*known, *branches, "zero"))
+        return list(dict.fromkeys((*self.inputs, *others)))
 
 
 NUMBERS = ("a", "b", "one")
@@ -63,6 +94,18 @@ def _inside(compare: str) -> Map:
     return Map(("dy", "x"), body, "dy", NUMBERS)
 
 
+def _extreme(less: str, than: str) -> Map:
+    """a where it is not a number or stands out, else b."""
+    body = (
+        ("feq.s", "u", "a", "a"),
+        ("flt.s", "t", less, than),
+        ("slt", "t", "t", "u"),
+        ("sub", "t", "zero", "t"),
+        *(("xor", "b", "b", "a"), ("and", "b", "b", "t"), ("xor", "a", "a", "b")),
+    )
+    return Map(("a", "b"), body, "a", steps="own")
+
+
 MAPS = {
     # not fmax: a NaN stays, whatever its sign
     "relu": Map(
@@ -84,6 +127,25 @@ MAPS = {
     "add": Map(("a", "b"), (("fadd.s", "a", "a", "b"),), "a", steps="own"),
     "sub": Map(("a", "b"), (("fsub.s", "a", "a", "b"),), "a", steps="own"),
     "mul": Map(("a", "b"), (("fmul.s", "a", "a", "b"),), "a", steps="own"),
+    "div": Map(("a", "b"), DIVIDED, "a", steps="own", literals=NEWTON, at_once=1),
+    "maximum": _extreme("b", "a"),
+    "minimum": _extreme("a", "b"),
+    "momentum": Map(
+        ("w", "g", "m"),
+        (
+            ("fmadd.s", "g", "decay", "w", "g"),
+            ("fmadd.s", "m", "mu", "m", "g"),
+            ("fmadd.s", "g", "mu", "m", "g"),
+            # mask: all ones with Nesterov
+            *(("xor", "g", "g", "m"), ("and", "g", "g", "mask"), ("xor", "g", "g", "m")),
+            ("fmadd.s", "w", "rate", "g", "w"),
+        ),
+        "w",
+        ("rate", "decay", "mu", "mask"),
+        packed=True,
+        more=(("m_next", "m"),),
+        at_once=1,
+    ),
     "reset": Map((), (), "zero"),
     "neg": Map(("x",), (("fsgnjn.s", "x", "x", "x"),), "x", NUMBERS),
     "abs": Map(("x",), (("fsgnjx.s", "x", "x", "x"),), "x", NUMBERS),
@@ -148,65 +210,129 @@ MAPS = {
 }
 
 
-def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
+def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
     """map: what it is called here; more: further functions that the template uses."""
+    item = MAPS[params.get("map", mode)]
     made = {name: stretch(name, MAPS[name]) for name in params.get("more", ())}
-    return {"stretch": stretch("stretch", MAPS[params.get("map", mode)]), **made}
+    return {"stretch": stretch("stretch", item), **made, **item.literals}
 
 
 def stretch(name: str, item: Map) -> str:
-    """The C function name(to, inputs, count, constants, steps in bytes); count is not 0."""
+    """The C function name(results, inputs, count, constants, steps in bytes); count is not 0."""
     asm = Asm(name)
     numbers = ("numbers",) if item.packed else item.constants
-    names = ("to", *item.inputs, "count", *numbers, *item.step_names)
-    argument = dict(zip(names, ARGUMENTS, strict=False))
-    number, last, out = argument["count"], asm.fresh(), asm.fresh()
-    pairs = SCRATCH[0]  # only until the loop begins
+    names = (*item.outputs, *item.inputs, "count", *numbers, *item.step_names)
+    argument = dict(zip(names, (*ARGUMENTS, ON_STACK), strict=False))
+    places, kept = _registers(item, argument)
     asm.compressed(True)
-    if item.packed:
-        _unpack(asm, item, argument)
+    if ON_STACK in argument.values():
+        asm.lw(ON_STACK, "sp")
+    if kept:
+        asm.push(kept)
+    _constants(asm, item, argument)
+    rare = _loops(asm, item, argument, places)
+    if kept:
+        asm.pop(kept)
+    else:
+        asm("ret")
+    for label, back, lines in rare:
+        asm.label(label)
+        _lines(asm, lines, argument, places[:1])
+        asm.branch("j", to=back)
+    return asm.function(parameters(item, numbers))
+
+
+def parameters(item: Map, numbers: Sequence[str]) -> str:
+    found = [*(f"float *{name}" for name in item.outputs)]
+    found += [*(f"const float *{name}" for name in item.inputs), "int count"]
+    found += ["const void *numbers"] if item.packed else [f"float {n}" for n in numbers]
+    return ", ".join([*found, *(f"int {name}" for name in item.step_names)])
+
+
+def _registers(item: Map, argument: dict[str, str]) -> tuple[list[dict[str, str]], list[str]]:
+    """Adds constants to the arguments; what each element has, and what must be saved for it."""
+    every = (*SCRATCH, *IDLE, *ARGUMENTS, *KEPT)
+    pool = [register for register in every if register not in argument.values()]
+    if item.at_once == 1:
+        pool.insert(0, argument["count"])  # which the loop itself has
+    constants = [*(item.constants if item.packed else ()), *item.literals]
+    own = item.own({**argument, **dict.fromkeys(constants, "")})
+    needed = item.at_once * len(own)
+    if item.packed:  # the last one takes the place of the pointer
+        argument[item.constants[-1]] = argument["numbers"]
+        constants.remove(item.constants[-1])
+    argument |= dict(zip(constants, pool[needed:], strict=False))
+    if needed + len(constants) > len(pool):
+        raise AssemblyError(f"registers are missing for {own} and {constants}")
+    places = [
+        dict(zip(own, pool[i * len(own) : (i + 1) * len(own)], strict=True))
+        for i in range(item.at_once)
+    ]
+    return places, [r for r in pool[: needed + len(constants)] if r in KEPT]
+
+
+def _constants(asm: Asm, item: Map, argument: dict[str, str]) -> None:
+    for place, name in enumerate(item.constants if item.packed else ()):
+        asm.lw(argument[name], argument["numbers"], 4 * place)
+    for name, value in item.literals.items():
+        asm.li(argument[name], value)
+
+
+def _loops(
+    asm: Asm, item: Map, argument: dict[str, str], places: list[dict[str, str]]
+) -> list[Rare]:
+    """All elements; what is rare comes back as labels and lines."""
+    number = argument["count"]
+    if item.at_once == 1:
+        with asm.loop(0, number):
+            return _elements(asm, item, argument, places)
+    last, out, pairs = asm.fresh(), asm.fresh(), SCRATCH[0]  # only until the loop begins
     asm("srli", pairs, number, AT_ONCE.bit_length() - 1)
     asm("andi", number, number, AT_ONCE - 1)
     asm.branch("beqz", pairs, to=last)
     asm.compressed(False)
     with asm.loop(0, pairs):
-        _elements(asm, item, argument, AT_ONCE)
+        _elements(asm, item, argument, places)
     asm.compressed(True)
     asm.branch("beqz", number, to=out)
     asm.label(last)
-    _elements(asm, item, argument, 1)
+    _elements(asm, item, argument, places[:1])
     asm.label(out)
-    asm("ret")
-    parameters = ["float *to", *(f"const float *{name}" for name in item.inputs), "int count"]
-    parameters += ["const void *numbers"] if item.packed else [f"float {n}" for n in numbers]
-    parameters += [f"int {name}" for name in item.step_names]
-    return asm.function(", ".join(parameters))
+    return []
 
 
-def _unpack(asm: Asm, item: Map, argument: dict[str, str]) -> None:
-    """The last constant takes the place of the pointer."""
-    pointer, free = argument["numbers"], [SCRATCH[-1], *IDLE]
-    for place, name in enumerate(item.constants):
-        last = place == len(item.constants) - 1
-        argument[name] = pointer if last else free.pop()
-        asm.lw(argument[name], pointer, 4 * place)
-
-
-def _elements(asm: Asm, item: Map, argument: dict[str, str], count: int) -> None:
-    used = {word for line in item.body for word in line[1:]}
-    own = [*item.inputs, *(name for name in TEMPORARY if name in used)]
-    places = [{name: SCRATCH[i * len(own) + j] for j, name in enumerate(own)} for i in range(count)]
+def _elements(
+    asm: Asm, item: Map, argument: dict[str, str], places: list[dict[str, str]]
+) -> list[Rare]:
     common = argument.get("step", 4)
-    to_step = argument.get("to_step", common)
     for name in item.inputs:
         for place in places:
             along = argument.get(f"{GOES_WITH.get(name)}_step", common)
             step = argument.get(f"{name}_step", along)
             asm.lw_post(place[name], argument[name], step)
-    for op, *operands in item.body:
+    rare = _lines(asm, item.body, argument, places)
+    for pointer, result in (*item.more, ("to", item.result)):
         for place in places:
-            named = [place.get(str(o), argument.get(str(o), o)) for o in operands]
-            asm(str(op), *named)
-    for place in places:
-        value = place.get(item.result, argument.get(item.result, item.result))
-        asm.sw_post(value, argument["to"], to_step)
+            value = place.get(result, argument.get(result, result))
+            asm.sw_post(value, argument[pointer], argument.get("to_step", common))
+    return rare
+
+
+def _lines(
+    asm: Asm, lines: Sequence[Line], argument: dict[str, str], places: list[dict[str, str]]
+) -> list[Rare]:
+    rare: list[Rare] = []
+    for op, *operands in lines:
+        if op == "back":
+            asm.label(rare[-1][1])
+            continue
+        for place in places:
+            named: list[Any] = [place.get(o, argument.get(o, o)) for o in operands]
+            if op == "rare":
+                rare.append((asm.fresh(), asm.fresh(), operands[-1]))
+                asm.branch(*named[:-1], to=rare[-1][0])
+            elif op in OWN:
+                getattr(asm, OWN[op])(*named)
+            else:
+                asm(str(op), *named)
+    return rare

@@ -1,33 +1,20 @@
 """exp(z - largest z) of a line and their sum, as every softmax needs them.
 
-exp(x) for x <= 0: x = n ln2 + r, a polynomial of degree 5 in r, and n is added to the exponent. The
-error is 3 or 4 units of 2^-24. Nothing is waited for: an addition takes one cycle, and behind each
-load stands what is left of the element before.
+exp(x) for x <= 0 is that of arithmetic.py. Nothing is waited for: an addition takes one cycle, and
+behind each load stands what is left of the element before.
 
 log(x) for x >= 1: x = m 2^e with m about 1, and the series of atanh, cut short as a polynomial.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
+from gradlet.xpulp.arithmetic import EXPONENT, EXPONENTIAL, bits, exponential
 from gradlet.xpulp.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, Registers
 from gradlet.xpulp.elementwise import Map, stretch
+from gradlet.xpulp.normalize import sum_of_line
 
-NUMBERS = {
-    "log2e": "1.44287109",
-    "magic": "12582912.0",
-    "ln2": "0.693147181",
-    "c5": "8.31222534e-3",
-    "c4": "0.0419006348",
-    "c3": "0.166671529",
-    "c2": "0.499991596",
-    "one": "1.0",
-    "least": "-86.0",
-}
-"""log2e, c5 and c4 have few bits, so that one instruction makes them; c2 and c3 know of it. What is
-added to magic loses its fraction, and is a whole number in the last bits."""
 LOG = {"l3": "0.149414062", "l2": "0.199890137", "l1": "0.33333379", "root": "0.70703125"}
 """root: about the smallest m."""
 MAPS = {
@@ -46,6 +33,15 @@ MAPS = {
         ("total",),
         "common",
     ),
+    "log_spread": Map(
+        ("dy", "y"),
+        (*exponential("y", "e"), ("fnmsub.s", "dy", "e", "total", "dy")),
+        "dy",
+        ("total",),
+        "common",
+        literals=EXPONENTIAL,
+        at_once=1,
+    ),
 }
 """What is done with a line in the end."""
 STORING = {"grad": "scaled", "softmax": "scaled", "forward": "", "log_softmax": ""}
@@ -55,7 +51,10 @@ STORING = {"grad": "scaled", "softmax": "scaled", "forward": "", "log_softmax": 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
     if mode == "softmax_grad":
         return {"spread": stretch("spread", MAPS["spread"]), "product": _product()}
-    made = {name: f"{text}f" for name, text in {**NUMBERS, **LOG}.items()}
+    if mode == "log_softmax_grad":
+        made = {"spread": stretch("spread", MAPS["log_spread"]), "sum": sum_of_line()}
+        return made | {name: f"{text}f" for name, text in EXPONENT.items()}
+    made = {name: f"{text}f" for name, text in {**EXPONENT, **LOG}.items()}
     made["exponents"] = _exponents(bool(STORING[mode]))
     made["scaled"] = stretch("scaled", MAPS["scaled"]) if STORING[mode] else ""
     made["less"] = stretch("less", MAPS["less"]) if mode == "log_softmax" else ""
@@ -85,8 +84,8 @@ def _exponents(store: bool) -> str:
             asm("fmax.s", regs["top"], regs["top"], value)
     asm.label(one)
     asm.compressed(True)
-    for name in NUMBERS:
-        asm.li(regs.one(name), bits(NUMBERS[name]))
+    for name, number in EXPONENTIAL.items():
+        asm.li(regs.one(name), number)
     asm.mv(regs["e"], "zero")
     asm.mv(regs["total"], "zero")
     asm.compressed(False)
@@ -179,9 +178,3 @@ def _product() -> str:
     asm.mv("a0", total)
     asm("ret")
     return asm.function("const float *a, const float *b, int count, int step", result="float")
-
-
-def bits(number: str) -> int:
-    """Of the float that C makes of this text."""
-    value: int = struct.unpack("<I", struct.pack("<f", float(number)))[0]
-    return value

@@ -228,21 +228,21 @@ class Block:
         asm.label(go)
 
     def _one_k(self, *, first: bool) -> None:
-        """Each line is loaded while the one before it is multiplied, held values while the first
-        line is: nobody waits for memory, and cores that meet at a bank soon get out of step."""
         asm, order, held = self.asm, self.stream.order, self.fixed.order
-        self.stream.load(asm, self.regs, self.flow[0], order[0])
-        self.fixed.load(asm, self.regs, self.values[held[0]], held[0])
-        for turn, line in enumerate(order):
-            more = held[1:] if turn == 0 else ()
-            for place, i in enumerate(held):
-                if place < len(more):
-                    self.fixed.load(asm, self.regs, self.values[more[place]], more[place])
-                elif place == len(more) and turn + 1 < self.lines:
-                    following = self.flow[(turn + 1) % 2]
-                    self.stream.load(asm, self.regs, following, order[turn + 1])
-                total = self.sums[line, i]
-                old = self._begun(line, i) if first else total
+        mixed = not first and self.stream.inside != self.fixed.inside
+        streams, holds = iter(range(self.lines)), iter(held)
+        pairs = ((turn, i) for turn in range(self.lines) for i in held)
+        for step in pattern(self.lines, self.held, mixed):
+            if step == "s":
+                turn = next(streams)
+                self.stream.load(asm, self.regs, self.flow[turn % 2], order[turn])
+            elif step == "h":
+                i = next(holds)
+                self.fixed.load(asm, self.regs, self.values[i], i)
+            else:
+                turn, i = next(pairs)
+                total = self.sums[order[turn], i]
+                old = self._begun(order[turn], i) if first else total
                 asm("fmadd.s", total, self.flow[turn % 2], self.values[i], old)
 
     def _begun(self, line: int, i: int) -> str:
@@ -302,3 +302,18 @@ def _swap(regs: Registers, register: str) -> str:
     name = next(name for name, value in regs.named.items() if value == register)
     regs.give_back(name)
     return regs.claim(name, "sp")
+
+
+def pattern(lines: int, held: int, mixed: bool) -> str:
+    """The order of one k: s and h load a streamed and a held value, f multiplies and adds.
+
+    Each line is loaded while the one before it is multiplied, held values while the first line is:
+    nobody waits for memory, and cores that meet at a bank soon get out of step. Where the operands
+    walk through the banks at different rates (`mixed`), streamed and held values of two cores meet
+    at all banks in turn, if their steps differ by the distance of an s from an h: so there are as
+    few such distances as possible, 12 of 29 instead of 22 for 5 x 4."""
+    if mixed and held == 4 and lines > 1:
+        return "hshffhsh" + "fffff" + "sffff" * (lines - 2) + "f"
+    first = "sh" + "hf" * (held - 1)
+    following = "s" if lines > 1 else ""
+    return first + following + "f" + ("s" + "f" * held) * (lines - 2) + "f" * held * (lines > 1)

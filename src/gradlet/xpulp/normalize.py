@@ -23,6 +23,14 @@ MAPS = {
         ("step", "w_step"),
         packed=True,
     ),
+    "weighted": Map(
+        ("x", "w"),
+        (*UNIT, ("fmadd.s", "x", "x", "w", "zero")),
+        "x",
+        NUMBERS[:2],
+        ("step", "w_step"),
+        packed=True,
+    ),
     "input_grad": Map(
         ("dy", "x", "w"),
         (
@@ -42,11 +50,13 @@ MAPS = {
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
-    made = {"sum": _sum(), "squares": _squares(), "row": stretch("row", MAPS[mode])}
-    return made | {"slopes": _slopes() if mode == "input_grad" else ""}
+    made = {"sum": sum_of_line(), "squares": _squares(), "row": stretch("row", MAPS[mode])}
+    if mode == "input_grad":
+        return made | {"slopes": _slopes(), "weighted": ""}
+    return made | {"slopes": "", "weighted": stretch("weighted", MAPS["weighted"])}
 
 
-def _sum() -> str:
+def sum_of_line() -> str:
     asm, single, out = Asm("sum"), "single", "out"
     source, count, step, total, pairs, *values = (*ARGUMENTS[:4], *SCRATCH[:3])
     asm.compressed(True)

@@ -46,7 +46,7 @@ typedef struct {
     int32_t repeat; /* calls of the kernel per tile, with a barrier between */
     uint8_t axes, windows, reductions, ahead; /* axes: outermost first; reductions from this one on */
     int32_t count[GL_TILE_AXES];
-    uint16_t steps, sizes, finish_sizes, none; /* offsets; the steps are those from size to size */
+    uint16_t sizes, finish_sizes, first_step, steps; /* offsets; steps from size to size, and their number */
 } gl_tiling;
 
 /* What the kernel of a tile gets: its operands in the order of the call, and the sizes. */
@@ -154,7 +154,7 @@ static inline void gl_frame_choose(const gl_walk *walk, gl_frame *frame)
 {
     const gl_tiling *table = walk->table;
     const char *start = (const char *)table;
-    const gl_hop hop = gl_hops(walk, start, table->steps, table->axes);
+    const gl_hop hop = gl_hops(walk, start, table->first_step, table->steps);
     int32_t added = 0, last = 1;
     for (int axis = table->reductions; axis < table->axes; ++axis) {
         added |= walk->index[axis];

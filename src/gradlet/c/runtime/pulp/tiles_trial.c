@@ -4,16 +4,13 @@
 
 typedef struct {
     const gl_tiling *table;
+    void *near; /* where its copy goes */
     uint32_t bytes;
     int32_t count;
 } trial;
 
 trial gl_trial GL_IN(L1, bss);
 
-static union {
-    gl_tiling head;
-    char room[GL_TABLE];
-} table GL_IN(L1, control);
 static gl_tiles tiles GL_IN(L1, control);
 
 void gl_trial_wait(void);
@@ -30,7 +27,7 @@ int main(void)
         gl_trial_wait();
         GL_BARRIER();
         gl_trial_go();
-        gl_tiles_run(&tiles, &table, gl_trial.table, gl_trial.bytes, gl_trial.count, 0, 0, 0);
+        gl_tiles_run(&tiles, gl_trial.near, gl_trial.table, gl_trial.bytes, gl_trial.count, 0, 0, 0);
         gl_trial_end();
     }
 }

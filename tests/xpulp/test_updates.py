@@ -1,0 +1,87 @@
+"""Updates in assembler that remember something, and the norm of gradients: any count, in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradlet import kernels
+from gradlet.graph import Array
+from gradlet.kernels import Kernel
+from gradlet.ops import OPS
+from gradlet.ops.optimizer import update_op
+from gradlet.trial import Trial
+from tests.xpulp.support import Twins, cluster, same_bits
+
+CHOSEN = [kernel for kernel in kernels.kernels() if kernel.variant == "stretch"]
+UPDATES = [kernel for kernel in CHOSEN if kernel.mode in ("momentum", "adam", "adamw")]
+SQUARES = [kernel for kernel in CHOSEN if kernel.mode == "squares"]
+
+
+def settings(mode: str, number: int) -> Array:
+    if mode == "momentum":
+        return np.array([0.5, 0.25, 0.75, number % 2], np.float32)
+    epsilon = (1e-8, 1e-3, 0.0)[number % 3]
+    return np.array([0.01, 0.1 * (number % 2), 0.9, 0.999, epsilon], np.float32)
+
+
+def state(generator: np.random.Generator, count: int) -> Array:
+    """Squares of all sizes: 0, tiny ones and infinity are divided by otherwise."""
+    value: Array = generator.standard_normal(count) * 10.0 ** generator.integers(-3, 3, count)
+    rare = generator.random(count) < 0.1
+    value[rare] = generator.choice([0.0, 1e-22, 1e-19, 1e-10, 1e18, 1e19], int(rare.sum()))
+    return np.asarray(value, np.float32)
+
+
+@pytest.mark.parametrize("kernel", UPDATES, ids=lambda kernel: kernel.name)
+@pytest.mark.filterwarnings("ignore:.* encountered in")
+def test_a_thousand_updates(kernel: Kernel, tmp_path: Path) -> None:
+    generator, twins = np.random.default_rng(6), Twins([kernel], tmp_path, 8)
+    with Trial([kernel], cluster(), sanitize=True) as trial:
+        for number in range(1000):
+            count = int(generator.integers(1, generator.choice([4, 20, 60])))
+            w, g, m = (state(generator, count) for _ in range(3))
+            hyper, steps = settings(kernel.mode, number), 1 + number % 4
+            inputs = [w, g, hyper, m]
+            if kernel.mode != "momentum":
+                correction = (1 - hyper[2:4].astype(np.float64) ** steps).astype(np.float32)
+                inputs += [np.square(state(generator, count)), correction]
+            outputs = [np.full(count, np.nan, np.float32) for _ in inputs[3:5]] + [w]
+            outputs = outputs[: len(kernels.operands(kernel)[0])]
+            places = {0: 0, 1: 3, 2: 4}
+            in_place = {i: places[i] for i in range(len(outputs))} if number % 3 else {}
+            sizes = {"count": count}
+            made = trial.call(kernel, outputs, inputs, sizes, in_place=in_place).outputs
+            same = twins.call(kernel, outputs, inputs, sizes)
+            wide = [value.astype(np.float64) for value in inputs]
+            wanted = update_op(kernel.mode).reference({}, *wide)
+            normal = np.square(g.astype(np.float64)) < 1e30
+            if kernel.mode != "momentum":  # what is nearly 0 as float32 divides badly
+                normal &= (hyper[4] > 0) | (wanted[2] > 1e-30)
+            for one, other, exact in zip(made, same, wanted, strict=True):
+                known = ~np.isnan(other)
+                assert same_bits([one[known]], [other[known]]), number
+                assert (np.isnan(one) == ~known).all(), number
+                near = normal & np.isfinite(other) & (np.abs(exact) < 1e30)
+                assert np.allclose(one[near], exact[near], rtol=1e-4, atol=1e-4), number
+
+
+@pytest.mark.parametrize("kernel", SQUARES, ids=lambda kernel: kernel.name)
+def test_a_thousand_norms(kernel: Kernel, tmp_path: Path) -> None:
+    generator, twins = np.random.default_rng(6), Twins([kernel], tmp_path, 8)
+    with Trial([kernel], cluster(), sanitize=True) as trial:
+        for number in range(500):
+            count = int(generator.integers(1, generator.choice([4, 40, 200])))
+            begin = int(generator.integers(0, 16))
+            g = generator.standard_normal(count).astype(np.float32)
+            before, y = (generator.standard_normal(16).astype(np.float32) for _ in range(2))
+            inputs = [g, before if number % 2 else None]
+            sizes = {"count": count, "begin": begin}
+            made = trial.call(kernel, [y], inputs, sizes).outputs
+            assert same_bits(made, twins.call(kernel, [y], inputs, sizes)), sizes
+            wide = [value.astype(np.float64) for value in inputs if value is not None]
+            (wanted,) = OPS["clip_squares"].reference({"begin": begin}, *wide)
+            wanted = wanted + (y if kernel.epilogue == "sum" else 0.0)
+            assert np.allclose(made[0], wanted, rtol=1e-5, atol=1e-5), sizes
