@@ -63,8 +63,8 @@ def test_make_golden_prints_pass(accumulate: int, tmp_path: Path) -> None:
 
 def test_make_golden_fails_on_a_broken_kernel(tmp_path: Path) -> None:
     project = built(tmp_path / "p")
-    (path,) = project.folder.glob("kernels/*relu__ref.c")
-    path.write_text(path.read_text().replace("? 0.0f", "? 0.5f"))
+    (path,) = project.folder.glob("kernels/*conv2d_forward_relu__*.c")
+    path.write_text(path.read_text().replace("gl_relu(", "0.5f + gl_relu("))
     done = subprocess.run(
         ["make", "--no-print-directory", "golden", f"CC={cc()}", "CFLAGS=-O1"],
         cwd=project.folder,

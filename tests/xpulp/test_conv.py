@@ -80,8 +80,10 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
         elif mode == "weight_grad" and pick(0, 1, 1):
             window = kernel, kernel
+        if mode == "weight_grad" and kernel and pick(0, 0, 0, 1):  # many units for each core
+            groups, of_group, made = 1, pick(9, 13), pick(8, 11, 14)
         if kernel == 1 and mode == "weight_grad":
-            of_group = pick(4, 8)
+            of_group = pick(4, 8, 24)
         attrs: Attrs = {
             **{"stride": step, "padding": sides, "dilation": spread, "groups": groups},
             **{"size": size, "kernel": window},

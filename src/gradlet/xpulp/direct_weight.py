@@ -3,13 +3,17 @@
 All sums of a unit (2 channels, `lines` rows of the kernel, or as many input channels where the
 kernel is a single tap) stay in registers while the image goes by, row by row. In a row, each input
 and each output gradient is loaded once: a step takes `stride` new columns of inputs and one new
-gradient per channel, which replaces the oldest one. Rows at the top and at the bottom of the image
-lack the first or the last line.
+gradient per channel, which replaces the oldest one.
+
+Rows at the top and at the bottom of the image lack the first or the last line. Both run the same
+code, for all lines but the last: sums of the rows at the top, the first of all, move down by a line
+behind them. The private cache is small, and code that a unit does not have is not fetched again. So
+sums that update weights are kept until there are several units of them, for a loop that is short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradlet.xpulp.asm import Asm
@@ -20,11 +24,14 @@ REGISTERS = (
     *("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"a{i}" for i in range(8))),
 )
 FIELDS = (
-    *("back0", "back1", "back2", "top", "full", "bottom", "turns"),
-    *("line", "x", "d0", "d1", "x_next", "w0", "w1", "w_next", "count", "fresh", "last"),
-    *("rate", "decay", "caller"),
+    *("back0", "back1", "back2", "top", "full", "bottom", "turns", "below"),
+    *("line", "x", "d0", "d_apart", "w0", "w_apart", "x_next", "count"),
+    *("more", "inputs", "x_first", "d_next", "last", "slot", "rate", "decay"),
+    *("caller", "sp"),
 )
-"""All fields behind the sums, a word each."""
+"""A word each; behind them the sums of some units, channel by channel."""
+KEPT = 4
+"""Units whose sums are kept; a power of 2."""
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +43,8 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     some = units[keys[0]]
     over = params["kernel"] - params["stride"]
     return {
-        "sums": len(some.all_sums),
+        "taps": len(some.taps),
+        "kept": KEPT,
         "period": period,
         "head": some.window - 1,
         "tails": [max(0, -(-(over - right) // params["stride"])) for right in (0, params["edge"])],
@@ -78,25 +86,46 @@ class _Unit:
         self.temps = (self.inputs[-2], self.inputs[-1])
 
     @property
-    def all_sums(self) -> list[str]:
-        return [register for line in self.sums for tap in line for register in tap]
+    def taps(self) -> list[list[str]]:
+        """The registers of each, by channel."""
+        return [tap for line in self.sums for tap in line]
+
+    @property
+    def places(self) -> list[tuple[int, str]]:
+        """Where the sums of a unit are kept, from the place of its first one on; by channel."""
+        far = 4 * KEPT * len(self.taps)
+        channels = range(CHANNELS)
+        return [(far * c + 4 * i, tap[c]) for c in channels for i, tap in enumerate(self.taps)]
 
     def function(self) -> str:
         asm = self.asm
         asm.compressed(True)
-        self._begin()
+        asm.enter(self._place("caller"))
+        self._get(self.line, "line")
+        asm("sub", self.back, "zero", self.line)
         asm.label("unit")
         self._begin_unit()
+        count = self.temps[0]
         if self.kernel > 1:
-            self._rows("top", range(1, self.lines))
-        self._rows("full", range(self.lines))
+            self._get(count, "top")
+            asm.branch("bnez", count, to="top")
+            asm.label("inside")
+        self._get(count, "full")
+        asm.branch("beqz", count, to="no_rows")
+        self._row_loop(count, range(self.lines), "full")
+        asm.label("no_rows")
         if self.kernel > 1:
-            self._rows("bottom", range(self.lines - 1))
+            self._get(count, "bottom")
+            asm.mv(self.temps[1], count)
+            asm.branch("bnez", count, to="bottom")
+        asm.label("whole")
         self._end_unit()
-        asm.branch("bnez", self.temps[0], to="unit")
+        self._next_pair()
         asm.label("out")
         asm.leave(self._place("caller"))
-        self._rare()
+        if self.kernel > 1:
+            self._border()
+        self._keep()
         asm.compressed(False)
         return asm.function("struct unit *unit")
 
@@ -107,107 +136,169 @@ class _Unit:
         self.asm.sw(register, "sp", self._place(field))
 
     def _place(self, field: str) -> int:
-        return 4 * (len(self.all_sums) + FIELDS.index(field))
-
-    def _begin(self) -> None:
-        self.asm.enter(self._place("caller"))
-        self._get(self.line, "line")
-        self.asm("nop")
-        self.asm("sub", self.back, "zero", self.line)
+        return 4 * FIELDS.index(field)
 
     def _begin_unit(self) -> None:
-        asm = self.asm
-        self._get(self.d[0], "fresh")
+        asm, (first, second) = self.asm, self.d
+        self._get(first, "d0")
+        self._get(second, "d_apart")
         self._get(self.x, "x")
-        asm.branch("beqz", self.d[0], to="old")
-        for register in self.all_sums:
+        for _, register in self.places:
             asm.mv(register, "zero")
-        asm.label("begun")
-        for register, field in zip(self.d, ("d0", "d1"), strict=True):
-            self._get(register, field)
+        asm("add", second, second, first)
+
+    def _border(self) -> None:
+        """Rows at the top, from where it goes on inside; or at the bottom, the last of a unit."""
+        asm, (count, below) = self.asm, self.temps
+        asm.label("top")
+        asm.mv(below, "zero")
+        asm.label("bottom")
+        self._put(below, "below")
+        self._row_loop(count, range(self.lines - 1), "border")
+        self._get(below, "below")
+        asm.branch("bnez", below, to="whole")
+        asm("add", self.x, self.x, self.back)
+        for line in reversed(range(self.lines)):
+            for tap in range(self.kernel):
+                for channel in range(CHANNELS):
+                    above = self.sums[line - 1][tap][channel] if line else "zero"
+                    asm.mv(self.sums[line][tap][channel], above)
+        asm.branch("j", to="inside")
+
+    def _row_loop(self, count: str, lines: range, name: str) -> None:
+        asm, first = self.asm, self.window - 1 + self.rest
+        with asm.loop(1, count):
+            row = _Row(self, lines)
+            for step in range(first):
+                row.step(step, fetch="turns" if step == first - 1 else "")
+            turns = row.fetched or self._load_into(count, "turns")
+            asm.branch("beqz", turns, to=f"few_{name}")
+            with asm.loop(0, turns):
+                for step in range(first, first + self.period):
+                    row.step(step, body=True)
+            asm.label(f"few_{name}")
+            row.fetched = ""
+            for step in range(self.window - 1):
+                back = f"back{row.end_of(step + 1)}" if step == self.window - 2 else ""
+                row.step(first + step, tail=step + 1, fetch=back)
+            back = row.fetched or self._load_into(count, f"back{row.end}")
+            asm("add", self.x, self.x, back)
+
+    def _load_into(self, register: str, field: str) -> str:
+        self._get(register, field)
+        return register
 
     def _end_unit(self) -> None:
         """The sums go where they belong, unless C wants them; then the next input channel."""
-        asm = self.asm
-        last, step = self.d
+        asm, (last, count) = self.asm, self.d
         self._get(last, "last")
-        self._get(step, "x_next")
-        asm.branch("beqz", last, to="keep")
         self._get(self.x, "x")
-        pointers = self.inputs[:2]
-        asm("add", self.x, self.x, step)
+        asm.branch("beqz", last, to="keep")
+        self._get(self.temps[0], "x_next")
+        self._get(count, "count")
+        asm("add", self.x, self.x, self.temps[0])
         self._put(self.x, "x")
-        for pointer, field in zip(pointers, ("w0", "w1"), strict=True):
-            self._get(pointer, field)
-        self._store(pointers)
-        self._get(step, "w_next")
-        self._get(self.x, "count")
-        for pointer, field in zip(pointers, ("w0", "w1"), strict=True):
-            asm("add", pointer, pointer, step)
-            self._put(pointer, field)
-        asm("addi", self.temps[0], self.x, -1)
-        self._put(self.temps[0], "count")
+        asm("addi", count, count, -1)
+        self._put(count, "count")
+        if self.epilogue in ("sgd", "sum"):
+            self._leave_sums()
+            asm("andi", self.temps[0], count, KEPT - 1)
+            asm.branch("bnez", self.temps[0], to="unit")
+            self._update()
+        else:
+            self._store()
+        asm.branch("bnez", count, to="unit")
 
-    def _store(self, pointers: Sequence[str]) -> None:
-        asm, old = self.asm, self.d
-        rate, decay = self.gradients[0]
+    def _leave_sums(self) -> None:
+        """The stack pointer points at the slot: what is near it takes the shortest instructions."""
+        asm, unit, slot = self.asm, self.x, self.temps[0]
+        self._get(slot, "slot")
+        asm.mv(unit, "sp")
+        asm.mv("sp", slot)
+        for place, register in self.places:
+            asm.sw(register, "sp", place)
+        asm.mv("sp", unit)
+        asm("addi", slot, slot, 4 * len(self.taps))
+        self._put(slot, "slot")
+
+    def _store(self) -> None:
+        asm, unit, (at, apart) = self.asm, self.x, self.temps
+        self._get(at, "w0")
+        self._get(apart, "w_apart")
+        asm.mv(unit, "sp")
+        asm.mv("sp", at)
+        for channel in range(CHANNELS):
+            for index, tap in enumerate(self.taps):
+                asm.sw(tap[channel], "sp", 4 * index)
+            if channel == 0:
+                asm("add", "sp", "sp", apart)
+        asm.mv("sp", unit)
+        asm("addi", at, at, 4 * len(self.taps))
+        self._put(at, "w0")
+
+    def _update(self) -> None:
+        """The weights of all units that are kept; two at a time, of both channels."""
+        asm, kept = self.asm, 4 * len(FIELDS)
+        free = [*(register for _, register in self.places), *self.inputs]
+        source, w0, w1, rate, decay, first, second, old, other = free[:9]
+        left = self.x
+        self._get(left, "slot")
+        asm("addi", source, "sp", kept)
+        self._get(w0, "w0")
+        self._get(w1, "w_apart")
+        self._put(source, "slot")
+        asm("sub", left, left, source)
+        asm("srli", left, left, 2)
         if self.epilogue == "sgd":
             self._get(rate, "rate")
             self._get(decay, "decay")
-        for values in (tap for line in self.sums for tap in line):
-            pairs = list(zip(values, old, pointers, strict=True))
-            for _, there, pointer in pairs if self.epilogue else ():
-                asm.lw(there, pointer)
-            for value, there, _ in pairs if self.epilogue else ():
+        asm("add", w1, w1, w0)
+        with asm.loop(0, left):
+            asm.lw(second, source, 4 * KEPT * len(self.taps))
+            asm.lw(old, w0)
+            asm.lw_post(first, source, 4)
+            asm.lw(other, w1)
+            for value, there in ((first, old), (second, other)):
                 if self.epilogue == "sgd":
                     asm("fmadd.s", value, decay, there, value)
                 else:
                     asm("fadd.s", value, there, value)
-            for value, there, _ in pairs if self.epilogue == "sgd" else ():
-                asm("fnmsub.s", value, rate, value, there)
-            for value, _, pointer in pairs:
-                asm.sw_post(value, pointer, 4)
+            for value, there in ((first, old), (second, other)):
+                if self.epilogue == "sgd":
+                    asm("fnmsub.s", value, rate, value, there)
+            asm.sw_post(first, w0, 4)
+            asm.sw_post(second, w1, 4)
+        self._put(w0, "w0")
 
-    def _rare(self) -> None:
-        """Sums that come from the image before, or are left for the next one or for C."""
-        asm = self.asm
-        asm.label("old")
-        for index, register in enumerate(self.all_sums):
-            asm.lw(register, "sp", 4 * index)
-        asm.branch("j", to="begun")
+    def _next_pair(self) -> None:
+        """Of output channels, if there are units left."""
+        asm, more, (count, step) = self.asm, self.x, self.temps
+        first, at = self.d[0], self.inputs[0]
+        self._get(more, "more")
+        self._get(count, "inputs")
+        asm.branch("beqz", more, to="out")
+        asm.min(count, count, more)
+        asm("sub", more, more, count)
+        self._put(count, "count")
+        self._put(more, "more")
+        self._get(first, "x_first")
+        self._put(first, "x")
+        for field, change in (("d0", "d_next"), ("w0", "w_apart")):
+            self._get(at, field)
+            self._get(step, change)
+            asm("add", at, at, step)
+            self._put(at, field)
+        asm.branch("j", to="unit")
+
+    def _keep(self) -> None:
+        """Sums that are left for C, which adds up images."""
+        asm, (old, _) = self.asm, self.temps
         asm.label("keep")
-        for index, register in enumerate(self.all_sums):
-            asm.sw(register, "sp", 4 * index)
+        for place, register in self.places:
+            asm.lw(old, "sp", 4 * len(FIELDS) + place)
+            asm("fadd.s", register, old, register)
+            asm.sw(register, "sp", 4 * len(FIELDS) + place)
         asm.branch("j", to="out")
-
-    def _rows(self, field: str, lines: range) -> None:
-        """As many rows as that field says, with these lines of the kernel."""
-        if not lines:
-            return
-        asm, (count, _) = self.asm, self.temps
-        self._get(count, field)
-        asm("nop")
-        asm.branch("beqz", count, to=f"no_{field}")
-        with asm.loop(1, count):
-            row = _Row(self, lines)
-            first = self.window - 1 + self.rest
-            for step in range(first):
-                row.step(step)
-            self._get(count, "turns")
-            asm("nop")
-            asm.branch("beqz", count, to=f"few_{field}")
-            with asm.loop(0, count):
-                for step in range(first, first + self.period):
-                    row.step(step, body=True)
-            asm.label(f"few_{field}")
-            for step in range(self.window - 1):
-                row.step(first + step, tail=step + 1)
-            self._get(count, f"back{row.end}")
-            asm("nop")
-            asm("add", self.x, self.x, count)
-        if field == "top":
-            asm("add", self.x, self.x, self.back)
-        asm.label(f"no_{field}")
 
 
 class _Row:
@@ -218,16 +309,26 @@ class _Row:
         self.low = False
         self.free = list(unit.inputs)
         self.columns: dict[int, dict[int, str]] = {}  # the registers of a column by line
+        self.fetched = ""  # the register with the field that a step was to fetch
 
     @property
     def end(self) -> int:
         """Where the pointer is left: at the first line, at the last but one, at the last."""
-        if not self.low or len(self.lines) == 1:
+        return self._place(self.low)
+
+    def end_of(self, tail: int) -> int:
+        """The same behind a step of the tail that is still to come."""
+        columns = {column for _, column, _ in self._pairs(0, False, tail)}
+        return self._place(self.low ^ (len(columns) % 2 == 1))
+
+    def _place(self, low: bool) -> int:
+        if not low or len(self.lines) == 1:
             return 0
         return 2 if len(self.lines) == self.unit.lines else 1
 
-    def step(self, step: int, *, body: bool = False, tail: int = 0) -> None:
-        """tail: so many steps behind the last gradient. Any other step has a new one."""
+    def step(self, step: int, *, body: bool = False, tail: int = 0, fetch: str = "") -> None:
+        """tail: so many steps behind the last gradient. Any other step has a new one. fetch: a
+        field that is wanted behind the step, into a register that is not needed until its end."""
         unit = self.unit
         pairs = sorted(self._pairs(step, body, tail))
         places = sorted({column for _, column, _ in pairs})
@@ -242,6 +343,8 @@ class _Row:
             for line, register in self.columns[column].items():
                 for total, value in zip(unit.sums[line][tap], values, strict=True):
                     unit.asm("fmadd.s", total, register, value, total)
+                if fetch and index == len(pairs) - 1 and not self.fetched:
+                    self.fetched = unit._load_into(register, fetch)
             if all(later != column for _, later, _ in pairs[index + 1 :]):
                 self.free += self.columns.pop(column).values()
         if not loaded:

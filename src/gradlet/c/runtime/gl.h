@@ -47,7 +47,7 @@ static inline int gl_min(int a, int b) { return a < b ? a : b; }
 static inline int gl_max(int a, int b) { return a > b ? a : b; }
 
 /* The part of 0..n-1 that belongs to this core: equal blocks, the last ones shorter or empty. */
-static inline gl_range gl_share(gl_core me, int n)
+GL_INLINE gl_range gl_share(gl_core me, int n)
 {
     const int block = me.count == 8 ? (n + 7) >> 3 : (n + me.count - 1) / me.count; /* a division is dear */
     const gl_range share = {gl_min(me.id * block, n), gl_min((me.id + 1) * block, n)};
