@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import gradlet
+from gradlet.api import training_graph
 from gradlet.plan import Options
 from tests.pulp.support import device_project, model_graph, zoo_graph
 
@@ -47,5 +50,22 @@ def test_zoo_in_32k(name: str, tmp_path: Path) -> None:
     project = device_project(zoo_graph(name), tmp_path / "p", L1="32k")
     assert project.plan.tilings
     verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong
+    assert all(verdict.bit_identical.values())
+
+
+def test_rare_convolutions(tmp_path: Path) -> None:
+    """Groups, wide kernels, several images: the long way through each kernel, deep in the stack."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        *(nn.Conv2d(3, 8, 5, padding=2, stride=2), nn.GroupNorm(2, 8), nn.SiLU()),
+        *(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Hardswish()),
+        *(nn.Conv2d(8, 12, 3, padding=1, groups=4), nn.Conv2d(12, 6, 1, stride=2), nn.ReLU()),
+        *(nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(96, 5)),
+    )
+    graph = training_graph(gradlet.capture(module, (torch.randn(2, 3, 32, 32),), name="rare"))
+    project = device_project(graph, tmp_path / "p", L1="24k")
+    assert len(project.plan.tilings) > 10
+    verdict = gradlet.verify(project, steps=1)
     assert verdict.passed, verdict.first_wrong
     assert all(verdict.bit_identical.values())
