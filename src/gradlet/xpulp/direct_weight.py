@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradlet.xpulp.asm import Asm
+from gradlet.xpulp.direct_usual import Usual
 
 CHANNELS = 2
 REGISTERS = (
@@ -42,12 +43,17 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     units = {key: _Unit(*shape, *key, epilogue) for key in keys}
     some = units[keys[0]]
     over = params["kernel"] - params["stride"]
-    return {
+    facts = {
         "taps": len(some.taps),
         "kept": KEPT,
         "period": period,
         "head": some.window - 1,
         "tails": [max(0, -(-(over - right) // params["stride"])) for right in (0, params["edge"])],
+    }
+    words = len(FIELDS) + CHANNELS * KEPT * len(some.taps)
+    return {
+        **facts,
+        "usual": Usual(FIELDS, words, epilogue, {**params, **facts}).body(),
         "functions": "\n\n".join(unit.function() for unit in units.values()),
         "table": ", ".join(units[key].name for key in keys),
     }
