@@ -19,7 +19,7 @@ from gradlet.xpulp.direct_narrow import Narrow
 FIELDS = (
     *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "y_row"),
     *("lines", "height", "x_line", "w_line"),
-    *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller"),
+    *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller", "sp"),
 )
 """Of the struct that a block is called with, a word each."""
 CHANNELS = 2

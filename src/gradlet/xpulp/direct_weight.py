@@ -50,10 +50,10 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
         "head": some.window - 1,
         "tails": [max(0, -(-(over - right) // params["stride"])) for right in (0, params["edge"])],
     }
-    words = len(FIELDS) + CHANNELS * KEPT * len(some.taps)
+    room = 4 * (len(FIELDS) + CHANNELS * KEPT * len(some.taps))
     return {
         **facts,
-        "usual": Usual(FIELDS, words, epilogue, {**params, **facts}).body(),
+        "usual": Usual(FIELDS, room, epilogue, {**params, **facts}).body(),
         "functions": "\n\n".join(unit.function() for unit in units.values()),
         "table": ", ".join(units[key].name for key in keys),
     }
