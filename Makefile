@@ -29,6 +29,7 @@ bench: setup
 	$(RUN)/python bench/kernels.py
 	$(RUN)/python bench/planning.py
 	$(RUN)/python bench/transfers.py
+	$(RUN)/python bench/zoo.py
 	$(RUN)/python bench/steps.py
 	$(RUN)/python bench/tuner.py
 

@@ -26,6 +26,8 @@ from gradlet.tune.program import build
 from gradlet.tune.search import Search
 
 SHARE = 0.05
+GRID = 300
+"""Combinations of tile sizes per layer and buffer mode; times as many kernels as there are."""
 LAYERS = {
     "resnet8": ("conv2d_4", "2.conv2.weight.next", "d_conv2d_6"),
     "ds-cnn": ("relu_2", "relu_1", "3.0.weight.next"),
@@ -52,7 +54,7 @@ def compare(given: Plan, name: str, folder: Path) -> dict[str, Any]:
         cycles = min(found.measured[0].values())
         return cycles, found.evaluations, time.perf_counter() - begin
 
-    every, evaluations, seconds = best(Settings(exhaustive=True), f"{name}-all")
+    every, evaluations, seconds = best(Settings(exhaustive=True, grid=GRID), f"{name}-all")
     budget = max(4, int(SHARE * evaluations))
     keep = max(3, budget // 2)
     rounds = max(0, (budget - keep) // 3)

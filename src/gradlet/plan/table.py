@@ -15,8 +15,6 @@ HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 11, 7, 1, 2, 5
 STATE_WORDS, FRAME_WORDS = 7, 4
 """Of gl_tiling, gl_window, gl_step, gl_hop, gl_box; of a window's state, of a frame besides
 operands."""
-MOST_BYTES = 1 << 16
-"""Offsets inside of a table have 16 bits."""
 
 Hop = tuple[int, int]
 

@@ -26,6 +26,7 @@ WORDS_PER_CYCLE = 0.25
 LINE_CYCLES = 3  # of a line of a transfer, besides its bytes
 ADD_CYCLES = 4  # per element and further tile of a sum
 MOST_AXES = 4
+MOST_TILES = 1000  # along an axis: their hops are in the table, where offsets have 16 bits
 STEPS = 24
 CLIMBS = 60
 
@@ -217,6 +218,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         operands.append(problem.gradient)
     wrong = sum(_cannot(problem, operand, tile, counts) for operand in operands)
     wrong += _clashes(problem, [*free, *summed]) + max(0, len(free) + len(summed) - MOST_AXES)
+    wrong += sum(count > MOST_TILES for count in counts)
     extents = [prod(e for e, _ in operand.ranges_box(tile, problem.axes)) for operand in operands]
     moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
     used = problem.rooms_scratch

@@ -19,19 +19,18 @@ from gradlet.plan.tiling import Tiling, Window
 from gradlet.tune.measure import Job
 from gradlet.tune.program import functions_of
 
-GRID = 1500
-"""Combinations of tile sizes per call and buffer mode that an exhaustive search looks at."""
-
 
 @dataclass(frozen=True)
 class Settings:
     """keep: how many of the best judged candidates of a call are measured (K_T). rounds: how often
-    the neighbours of the best are tried after that, `around` of them at a time."""
+    the neighbours of the best are tried after that, `around` of them at a time. grid: combinations
+    of tile sizes that an exhaustive search looks at, per call and buffer mode."""
 
     keep: int = 12
     rounds: int = 4
     around: int = 4
     exhaustive: bool = False
+    grid: int = 1500
 
 
 @dataclass
@@ -73,7 +72,7 @@ class Search:
         for ahead in (True, False):
             problem, room = self.tiler.problem(self.context, ahead), self.context.room
             if self.settings.exhaustive:
-                candidates = grid(problem, room, GRID)
+                candidates = grid(problem, room, self.settings.grid)
             else:
                 candidates = [*explored(problem, room), *along_one_axis(problem, room)]
             found += self._wishes(problem, candidates, ahead)
