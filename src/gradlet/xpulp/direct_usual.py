@@ -75,6 +75,8 @@ class Usual(Start):
         asm("slli", "a1", "a1", 1)
         asm("addi", "a0", "sp", 4 * len(self.words))
         self.put("a0", "slot")
+        asm.li("a0", self.facts["kept"] - 1)
+        self.put("a0", "kept")
         if self.rated:
             for place, field in enumerate(("rate", "decay")):
                 asm.lw("a0", "s5", 4 * place)
