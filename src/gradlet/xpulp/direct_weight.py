@@ -45,7 +45,7 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     units = {key: _Unit(*shape, *key, epilogue) for key in keys}
     some = units[keys[0]]
     over = params["kernel"] - params["stride"]
-    facts = {
+    facts: dict[str, Any] = {
         "taps": len(some.taps),
         "kept": KEPT if epilogue in UPDATES else 1,
         "period": period,
