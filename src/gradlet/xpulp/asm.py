@@ -262,13 +262,13 @@ class Asm:
             self.sw(register, "sp", frame + 4 * index)
         return size
 
-    def pop(self, registers: Sequence[str], frame: int = 0) -> None:
-        """Takes back what push() did, and returns to the caller."""
+    def pop(self, registers: Sequence[str], frame: int = 0, to: str = "ra") -> None:
+        """Takes back what push() did, and returns to the caller, or goes where `to` points."""
         size = -(-(frame + 4 * len(registers)) // 16) * 16
         for index, register in enumerate(registers):
             self.lw(register, "sp", frame + 4 * index)
         self("addi", "sp", "sp", size)
-        self("ret")
+        self("jr", to)
 
     def enter(self, field: int) -> None:
         """The stack pointer takes the place of a0, a struct with room for two words at `field`:

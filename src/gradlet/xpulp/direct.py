@@ -14,11 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
+from gradlet.xpulp.direct_narrow import Narrow
 
 FIELDS = (
     *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "y_row"),
     *("lines", "height", "x_line", "w_line"),
-    *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller"),
+    *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller", "sp"),
 )
 """Of the struct that a block is called with, a word each."""
 CHANNELS = 2
@@ -115,6 +116,7 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     }
     return {
         "reach": reach,
+        "narrow": Narrow(FIELDS, reach.kernel, reach.stride, reach.widest).body(),
         "functions": "\n\n".join(block.function() for block in named.values()),
         "table": ", ".join(
             named[width, *side].name for width in range(1, reach.widest + 1) for side in sides

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradlet.xpulp.asm import Asm
+from gradlet.xpulp.direct_usual import Usual
 
 CHANNELS = 2
 REGISTERS = (
@@ -26,12 +27,14 @@ REGISTERS = (
 FIELDS = (
     *("back0", "back1", "back2", "top", "full", "bottom", "turns", "below"),
     *("line", "x", "d0", "d_apart", "w0", "w_apart", "x_next", "count"),
-    *("more", "inputs", "x_first", "d_next", "last", "slot", "rate", "decay"),
+    *("more", "inputs", "x_first", "d_next", "last", "slot", "kept", "rate", "decay"),
     *("caller", "sp"),
 )
-"""A word each; behind them the sums of some units, channel by channel."""
-KEPT = 4
-"""Units whose sums are kept; a power of 2."""
+"""A word each; behind them the sums of one unit or some, of each channel by channel."""
+UPDATES = ("sgd", "sum")
+KEPT = 2
+"""Units whose sums are kept for these in the usual case; a power of 2. They are on the stack,
+which is small."""
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,12 +45,17 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     units = {key: _Unit(*shape, *key, epilogue) for key in keys}
     some = units[keys[0]]
     over = params["kernel"] - params["stride"]
-    return {
+    facts: dict[str, Any] = {
         "taps": len(some.taps),
-        "kept": KEPT,
+        "kept": KEPT if epilogue in UPDATES else 1,
         "period": period,
         "head": some.window - 1,
         "tails": [max(0, -(-(over - right) // params["stride"])) for right in (0, params["edge"])],
+    }
+    room = 4 * (len(FIELDS) + CHANNELS * facts["kept"] * len(some.taps))
+    return {
+        **facts,
+        "usual": Usual(FIELDS, room, epilogue, {**params, **facts}).body(),
         "functions": "\n\n".join(unit.function() for unit in units.values()),
         "table": ", ".join(units[key].name for key in keys),
     }
@@ -93,9 +101,8 @@ class _Unit:
     @property
     def places(self) -> list[tuple[int, str]]:
         """Where the sums of a unit are kept, from the place of its first one on; by channel."""
-        far = 4 * KEPT * len(self.taps)
-        channels = range(CHANNELS)
-        return [(far * c + 4 * i, tap[c]) for c in channels for i, tap in enumerate(self.taps)]
+        registers = [tap[channel] for channel in range(CHANNELS) for tap in self.taps]
+        return [(4 * index, register) for index, register in enumerate(registers)]
 
     def function(self) -> str:
         asm = self.asm
@@ -200,9 +207,10 @@ class _Unit:
         self._put(self.x, "x")
         asm("addi", count, count, -1)
         self._put(count, "count")
-        if self.epilogue in ("sgd", "sum"):
+        if self.epilogue in UPDATES:
             self._leave_sums()
-            asm("andi", self.temps[0], count, KEPT - 1)
+            self._get(self.temps[0], "kept")
+            asm("and", self.temps[0], self.temps[0], count)
             asm.branch("bnez", self.temps[0], to="unit")
             self._update()
         else:
@@ -218,7 +226,7 @@ class _Unit:
         for place, register in self.places:
             asm.sw(register, "sp", place)
         asm.mv("sp", unit)
-        asm("addi", slot, slot, 4 * len(self.taps))
+        asm("addi", slot, slot, 4 * len(self.places))
         self._put(slot, "slot")
 
     def _store(self) -> None:
@@ -241,20 +249,19 @@ class _Unit:
         asm, kept = self.asm, 4 * len(FIELDS)
         free = [*(register for _, register in self.places), *self.inputs]
         source, w0, w1, rate, decay, first, second, old, other = free[:9]
-        left = self.x
-        self._get(left, "slot")
+        end = self.x
+        self._get(end, "slot")
         asm("addi", source, "sp", kept)
         self._get(w0, "w0")
         self._get(w1, "w_apart")
         self._put(source, "slot")
-        asm("sub", left, left, source)
-        asm("srli", left, left, 2)
         if self.epilogue == "sgd":
             self._get(rate, "rate")
             self._get(decay, "decay")
         asm("add", w1, w1, w0)
-        with asm.loop(0, left):
-            asm.lw(second, source, 4 * KEPT * len(self.taps))
+        asm.label("update")
+        with asm.loop(0, len(self.taps)):
+            asm.lw(second, source, 4 * len(self.taps))
             asm.lw(old, w0)
             asm.lw_post(first, source, 4)
             asm.lw(other, w1)
@@ -268,6 +275,8 @@ class _Unit:
                     asm("fnmsub.s", value, rate, value, there)
             asm.sw_post(first, w0, 4)
             asm.sw_post(second, w1, 4)
+        asm("addi", source, source, 4 * len(self.taps))
+        asm.branch("bne", source, end, to="update")
         self._put(w0, "w0")
 
     def _next_pair(self) -> None:
