@@ -100,8 +100,10 @@ def test_plain_output_is_for_people(folder: Path) -> None:
 
 def test_a_failed_verification_exits_with_1(folder: Path) -> None:
     gradlet("build", "model.py:net", "-o", "d", "--target", "host", folder=folder)
-    (path,) = (folder / "d" / "kernels").glob("*relu__ref.c")
-    path.write_text(path.read_text().replace("? 0.0f", "? 1.0f"))
+    path = folder / "d" / "gl.h"
+    text = path.read_text()
+    assert "x <= 0.0f ? 0.0f" in text
+    path.write_text(text.replace("x <= 0.0f ? 0.0f", "x <= 0.0f ? 1.0f"))
     verify = gradlet("verify", "d", folder=folder)
     assert verify.returncode == 1
     assert "first wrong node: relu_0" in verify.stdout

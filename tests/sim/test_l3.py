@@ -17,7 +17,7 @@ from tests.sim.support import PROGRAMS, elf_of
 NEAR, FAR, FARTHER = 0x10002000, 0x1C100000, 0x80000000
 SIZE = 0x100000
 POLL = 6  # cycles of one round of waiting
-BETWEEN = 250  # of the script between two rows, cold caches included
+BETWEEN = 300  # of the script between two rows, cold caches included
 
 
 def run(*rows: Row, **settings: object) -> tuple[list[int], Machine]:
