@@ -224,6 +224,16 @@ class Asm:
         if small:
             self.compressed(True)
 
+    def sum_in_pairs(self, total: str, count: str, pairs: str, single: str) -> None:
+        """Begins a sum over pairs of elements: leaves what is left over of `count` there, and goes
+        to the label `single` if there is no pair."""
+        self.compressed(True)
+        self("srli", pairs, count, 1)
+        self("andi", count, count, 1)
+        self.mv(total, "zero")
+        self.branch("beqz", pairs, to=single)
+        self.compressed(False)
+
     def bounds(self, level: int, start: str, end: str) -> None:
         """Start and end of a loop whose count is set elsewhere; `end` is closed by close()."""
         self._lines.append(_Line(f"{_LOOPS}, 0, x{level}, x0, {{half}}", to=start))

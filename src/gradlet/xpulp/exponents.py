@@ -157,12 +157,7 @@ def _product() -> str:
     """The sum of products of two lines, one chain."""
     asm, single, out = Asm("product"), "single", "out"
     a, b, count, step, total, pairs, *values = (*ARGUMENTS[:4], *SCRATCH[:6])
-    asm.compressed(True)
-    asm("srli", pairs, count, 1)
-    asm("andi", count, count, 1)
-    asm.mv(total, "zero")
-    asm.branch("beqz", pairs, to=single)
-    asm.compressed(False)
+    asm.sum_in_pairs(total, count, pairs, single)
     with asm.loop(0, pairs):
         for value, pointer in zip(values, (a, b, a, b), strict=True):
             asm.lw_post(value, pointer, step)

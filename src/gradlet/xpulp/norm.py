@@ -13,12 +13,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
     """squares(from, count), count may be 0; one chain, the loads of two elements before it."""
     asm, single, out = Asm("squares"), "single", "out"
     source, count, pairs, total, *values = (*ARGUMENTS[:2], *SCRATCH[:4])
-    asm.compressed(True)
-    asm("srli", pairs, count, 1)
-    asm("andi", count, count, 1)
-    asm.mv(total, "zero")
-    asm.branch("beqz", pairs, to=single)
-    asm.compressed(False)
+    asm.sum_in_pairs(total, count, pairs, single)
     with asm.loop(0, pairs):
         for value in values:
             asm.lw_post(value, source, 4 * PARTS)

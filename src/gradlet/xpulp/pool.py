@@ -139,12 +139,7 @@ def _line_sum() -> str:
     """One chain over count elements, `step` bytes apart."""
     asm, single, out = Asm("line_sum"), "single", "out"
     source, count, step, total, pairs, first, second = (*ARGUMENTS[:3], *SCRATCH[:4])
-    asm.compressed(True)
-    asm("srli", pairs, count, 1)
-    asm("andi", count, count, 1)
-    asm.mv(total, "zero")
-    asm.branch("beqz", pairs, to=single)
-    asm.compressed(False)
+    asm.sum_in_pairs(total, count, pairs, single)
     with asm.loop(0, pairs):
         for value in (first, second):
             asm.lw_post(value, source, step)
