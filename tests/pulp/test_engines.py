@@ -220,7 +220,7 @@ def test_a_program_that_is_too_large(tmp_path: Path) -> None:
 
 
 def test_code_is_counted_where_memory_is_short(tmp_path: Path) -> None:
-    """The data alone would fit beside what the target sets aside for code; the program needs more."""
+    """The data fit beside what the target sets aside for code, but the program needs more."""
     memories = {"L2": "549k"}
     device_ = targets.load("pulp-open", sizes=memories)
     alone = plan(zoo_graph("ds-cnn"), device_)
