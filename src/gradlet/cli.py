@@ -320,8 +320,8 @@ def _build_table(folder: Path, plan: Plan) -> None:
     elif plan.level != plan.target.memories[0]:
         table.add_row(
             "tiles",
-            f"none: all is computed where it lies, in {plan.level.name}, which is slow. If there was "
-            "no room for tiles, a smaller --update or --batch makes some",
+            f"none: all is computed where it lies, in {plan.level.name}, which is slow. Without "
+            "room for tiles, a smaller --update or --batch makes some",
         )
     table.add_row("project", f"{folder}   (next: gradlet verify {folder})")
     Console().print(table)
