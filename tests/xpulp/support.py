@@ -7,7 +7,6 @@ from functools import cache
 from typing import TypeVar
 
 from gradlet.ops.base import Size
-
 from gradlet.target import Target
 from gradlet.target import load as load_target
 from gradlet.twins import Twins, same_bits
