@@ -24,6 +24,7 @@ class Panel:
         self.asm(op, register, f"{at(name)}(sp)")
 
     def block(self, lines: int, *, biased: bool = True) -> Block:
+        biased = biased and self.product.biased
         return Block(self.asm, self.product, lines, self.held, biased=biased)
 
     def often(self, after: str, *, near: bool, more: bool = False) -> None:
@@ -33,7 +34,8 @@ class Panel:
         self.after = after
         self._begin(more=more)
         asm.branch("bltz", COUNT, to=self.near_small)
-        asm.branch("bnez", BIAS, to=self.near_bias)
+        if self.product.biased:
+            asm.branch("bnez", BIAS, to=self.near_bias)
         few = asm.fresh()
         asm.branch("beqz", COUNT, to=few)
         asm.compressed(False)
@@ -53,15 +55,27 @@ class Panel:
 
     def hops(self) -> None:
         """From where branches reach to where they do not."""
-        for near, far in ((self.near_bias, self.with_bias), (self.near_small, self.small)):
+        hops = [(self.near_small, self.small)]
+        if self.product.biased:
+            hops.append((self.near_bias, self.with_bias))
+        for near, far in hops:
             self.asm.label(near)
             self.asm.branch("j", to=far)
 
     def seldom(self) -> None:
         """With a bias; and so few lines that other sizes are needed."""
+        asm = self.asm
+        asm.compressed(False)
+        if self.product.biased:
+            self._with_bias()
+        asm.label(self.small)
+        self._small()
+        asm.branch("j", to=self.after)
+        asm.compressed(True)
+
+    def _with_bias(self) -> None:
         asm, (whole, less, *_) = self.asm, self.sizes
         none, last = asm.fresh(), asm.fresh()
-        asm.compressed(False)
         asm.label(self.with_bias)
         self._load_bias()
         asm.branch("beqz", COUNT, to=none)
@@ -72,10 +86,6 @@ class Panel:
         self._blocks(less)
         asm.label(last)
         asm.branch("j", to=self.after)
-        asm.label(self.small)
-        self._small()
-        asm.branch("j", to=self.after)
-        asm.compressed(True)
 
     def _small(self) -> None:
         """Whole blocks first, then ever smaller ones."""
@@ -87,7 +97,7 @@ class Panel:
         asm("addi", "t1", "zero", whole)
         asm("sub", "t0", "t1", "t0")
         self.word("sw", "t0", "rest")
-        if not self.product.bias_by_line:
+        if self.product.biased and not self.product.bias_by_line:
             asm.branch("beqz", BIAS, to=zero)
             self._load_bias()
             asm.branch("j", to=begun)
@@ -131,9 +141,9 @@ class Panel:
         """What the panel begins with, and where the next one will."""
         for name, register in (("h", self.held_at), ("c", self.c_at)):
             self.word("sw", register, name)
-        if self.product.bias_by_line:
+        if self.product.biased and self.product.bias_by_line:
             self.word("sw", BIAS, "bias")
-        if not self.product.operand("s", 1).inside:
+        if self.product.operand("s", 1).apart:
             self.word("sw", POINTER, "s")
         self._count()
         if more:
