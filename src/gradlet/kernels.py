@@ -209,6 +209,7 @@ def sizes_struct(family: str, prefix: str = "gl") -> str:
     return f"typedef struct {{ {fields} }} {sizes_type(family, prefix)};"
 
 
+@cache
 def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
     family, variant = catalogue()[kernel.family], variant_of(kernel)

@@ -34,7 +34,8 @@ FEW = 12
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
     blocks = {int(held): tuple(lines) for held, lines in params["blocks"].items()}
-    product = Product(mode, epilogue, params["hold"], params.get("bias_of_rows", False))
+    kinds = params.get("bias_of_rows", False), params.get("biased", True)
+    product = Product(mode, epilogue, params["hold"], *kinds)
     kernel = _Kernel(product, blocks)
     return {"body": kernel.text()}
 
@@ -98,14 +99,19 @@ class _Kernel:
         asm.branch("j", to=self.second)
         asm.label(self.nothing)
         asm.branch("j", to=self.out)
+        if self.product.biased:
+            self._place_bias()
+        self._other_cuts()
+        asm.label(self.slow)
+        self._slow_cut()
+
+    def _place_bias(self) -> None:
+        asm = self.asm
         asm.label(self.biased)
         if self.product.bias_of_rows:
             asm("slli", "t0", ROW if self.product.by_columns else COLUMN, 2)
         asm("add", BIAS, BIAS, "t0")
         asm.branch("j", to=self.placed)
-        self._other_cuts()
-        asm.label(self.slow)
-        self._slow_cut()
 
     def _quick_cut(self) -> None:
         """Eight cores, few lines, and held ones for a single panel of each quarter."""
@@ -204,7 +210,8 @@ class _Kernel:
         asm("add", c, c, "t0")
         asm.mv(POINTER, self.argument[streamed])
         asm.mv(BIAS, bias)
-        asm.branch("bnez", bias, to=self.biased)
+        if self.product.biased:
+            asm.branch("bnez", bias, to=self.biased)
         asm.label(self.placed)
         self.held_at, self.c_at = self.argument[held], c
 

@@ -73,7 +73,7 @@ class Product:
     epilogue: str
     hold: str
     bias_of_rows: bool = False  # the bias has an element for each row of c, not for each column
-    biased: bool = True  # there may be a bias
+    biased: bool = True  # there may be a bias at all
     pieces: bool = False  # k comes in pieces of equal length, a list says how far apart
 
     @property

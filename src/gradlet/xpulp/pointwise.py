@@ -16,5 +16,6 @@ OPERANDS = {
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = gemm.generate(MODES[mode], epilogue, {**params, "bias_of_rows": True})
+    bias = {"bias_of_rows": True, "biased": mode == "forward"}
+    made: dict[str, Any] = gemm.generate(MODES[mode], epilogue, {**params, **bias})
     return {**made, "product": MODES[mode], "operands": OPERANDS[mode]}
