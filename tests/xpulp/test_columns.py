@@ -1,5 +1,6 @@
-"""Convolutions by columns: a thousand shapes of each step, layout and way, with strides, dilation,
-groups and padding of any kind, every access checked; bits against the C twin, values against float64."""
+"""Convolutions by columns: a thousand shapes of each step, in both layouts, with strides, dilation,
+groups and padding of any kind, every access checked; bits against the C twin, values against
+float64."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ climbs from the whole node; a node costs the same whatever the size of the netwo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations, product
@@ -67,7 +67,7 @@ class Problem:
     macs: int
     cores: int
     ahead: bool
-    rooms_scratch: int = 0  # bytes of scratch that any tile needs at most
+    scratch: Callable[[Sequence[int]], int] = lambda tile: 0  # bytes, for tiles of these sizes
     tileable: tuple[bool, ...] = ()
     gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
 
@@ -221,7 +221,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     wrong += sum(count > MOST_TILES for count in counts)
     extents = [prod(e for e, _ in operand.ranges_box(tile, problem.axes)) for operand in operands]
     moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
-    used = problem.rooms_scratch
+    used = problem.scratch(tile)
     for operand, extent, moves in zip(operands, extents, moving, strict=True):
         used += slots(operand, moves, problem.ahead) * extent * WORD if operand.windowed else 0
     tiles = prod(counts)

@@ -303,7 +303,7 @@ class Tiler:
             call.macs,
             self.target.cores,
             ahead,
-            self.scratch(call.kernel, call.sizes),
+            lambda tile: self._tile_scratch(call.kernel, site, axes, tile),
             allowed,
             gradient,
         )
@@ -313,6 +313,17 @@ class Tiler:
             return 0
         elements = scratch_elements(kernel, sizes, self.target.cores)
         return elements * DTYPES[kernel.dtype].bytes
+
+    def _tile_scratch(
+        self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
+    ) -> int:
+        """Of the first tile, if the kernel of the whole node does it; the others are alike."""
+        if not variant_of(kernel).scratch:
+            return 0
+        op = OPS[site.node.op]
+        ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
+        part = op.tile(site, ranges) or site
+        return self.scratch(kernel, op.lower(part).sizes)
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
         key = signature(site)

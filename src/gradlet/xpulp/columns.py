@@ -3,7 +3,7 @@ lines of the other operand are streamed past them.
 
 A quad is [k][4]: for outputs and gradients of inputs the inputs of four pixels, for gradients of
 weights those of four taps. A core makes the quads that it uses itself. The product is that of the
-gemm kernels, with distances of its own, and k in pieces where a step would not be the same all over.
+gemm kernels, with distances of its own, and k in pieces where steps would not all be the same.
 """
 
 from __future__ import annotations
