@@ -370,8 +370,8 @@ _OPERATORS: dict[type, Any] = {
 
 
 def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or` over the named sizes and their elements: all that a TOML
-    may compute."""
+    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements: all
+    that a TOML may compute."""
 
     def value(node: ast.expr) -> Any:
         match node:
@@ -385,6 +385,8 @@ def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
                 return _OPERATORS[type(node.op)](value(node.left), value(node.right))
             case ast.Compare(ops=[op], comparators=[right]):
                 return _OPERATORS[type(op)](value(node.left), value(right))
+            case ast.Call(func=ast.Name(id="min" | "max" as name)):
+                return {"min": min, "max": max}[name](map(value, node.args))
             case ast.BoolOp():
                 parts = (value(part) for part in node.values)
                 return all(parts) if isinstance(node.op, ast.And) else any(parts)

@@ -57,8 +57,8 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             (batch, groups * made, *image),
             attrs,
         )
-        room = kernels.evaluate(variant.scratch, {**layer.sizes, "cores": CORES})
-        if kernels.evaluate(variant.needs, layer.sizes) and room < MOST_SCRATCH:
+        names = {**layer.sizes, **dict(variant.params), "cores": CORES}
+        if kernels.evaluate(variant.scratch, names) < MOST_SCRATCH:
             yield layer
 
 

@@ -21,8 +21,6 @@ WORK = (
 """The words at the stack pointer: of the block, the update, the panel; what the sums begin with."""
 CUT = {"row": "init0", "rows": "init1", "column": "init2", "width": "init3", "distance": "init4"}
 """What the C function finds out, in words that are free until then."""
-PIECES = {"pieces": "columns", "piece": "apart"}
-"""Where k comes in pieces there is a single panel: the list, and the place in it."""
 SPILL = 4 * len(WORK)
 MOST_SUMS = 20
 K_INSIDE = {"a": ("nn", "nt"), "b": ("nt",)}
@@ -57,7 +55,7 @@ def save_settings(asm: Asm, epilogue: str, argument: dict[str, str]) -> None:
 
 
 def at(word: str) -> int:
-    return 4 * WORK.index({**CUT, **PIECES}.get(word, word))
+    return 4 * WORK.index(CUT.get(word, word))
 
 
 def frame(epilogue: str) -> int:
@@ -74,7 +72,6 @@ class Product:
     hold: str
     bias_of_rows: bool = False  # the bias has an element for each row of c, not for each column
     biased: bool = True  # there may be a bias at all
-    pieces: bool = False  # k comes in pieces of equal length, a list says how far apart
 
     @property
     def by_columns(self) -> bool:
@@ -112,15 +109,6 @@ class Operand:
     def order(self) -> tuple[int, ...]:
         """The last load of one k moves the pointer on, and must be at the pointer."""
         return tuple(range(self.lines)) if self.inside else (*range(1, self.lines), 0)
-
-    @property
-    def apart(self) -> bool:
-        """Lines do not end where the next ones begin: where a block begins is in a word."""
-        return not self.inside
-
-    def next_block(self, asm: Asm, regs: Registers, into: str, spare: str) -> None:
-        """Where the lines behind those of a block begin."""
-        asm("addi", into, regs[f"p_{self.name}"], 4 * self.lines)
 
     def load(self, asm: Asm, regs: Registers, into: str, line: int) -> None:
         pointer = regs[f"p_{self.name}"]
@@ -197,11 +185,11 @@ class Block:
         more = self.kept[1] if self.kept else pointer
         if self.product.epilogue == "momentum":  # its store has used the loop
             asm.bounds(0, self.start, self.end)
-        if self.stream.apart:
+        if not self.stream.inside:
             self.word("lw", self.regs["p_s"], "s")
             if not self.kept:
                 self.word("lw", more, "more")
-            self.stream.next_block(asm, self.regs, self.values[0], self.flow[0])
+            asm("addi", self.values[0], self.regs["p_s"], 4 * self.lines)
             self.word("sw", self.values[0], "s")
         elif not self.kept:
             self.word("lw", more, "more")
@@ -215,26 +203,7 @@ class Block:
         asm.close(self.end, start)
         if not self.keeps_stack:
             asm("csrr", "sp", "mepc")
-        if self.product.pieces:
-            self._next_piece()
         self._store()
-
-    def _next_piece(self) -> None:
-        """The list has the distance to each further piece, then 0. Held values are dead here."""
-        asm, done = self.asm, self.asm.fresh()
-        place, distance, count = self.values[1:4]
-        self.word("lw", place, "piece")
-        self.word("lw", count, "more")
-        asm.lw_post(distance, place, 4)
-        asm("addi", count, count, 1)
-        asm.branch("beqz", distance, to=done)
-        self.word("sw", place, "piece")
-        asm("add", self.regs["p_s"], self.regs["p_s"], distance)
-        asm.iterations(0, count)
-        asm.branch("j", to=self.start)
-        asm.label(done)
-        self.word("lw", place, "pieces")
-        self.word("sw", place, "piece")
 
     def _begin_sums(self) -> None:
         """What the sums begin with goes where the last one of each kind will be."""
@@ -297,7 +266,7 @@ class Block:
             store_momentum(self.asm, groups, registers, self.word, SPILL, across)
             return
         free = [*self.values, *self.flow, self.regs["p_h"], *self.regs.rest]
-        if self.stream.apart:
+        if not self.stream.inside:
             free.append(self.regs["p_s"])
         free = [register for register in free if register != "sp"]
         store_block(
@@ -324,7 +293,7 @@ class Block:
 
     def _next_line(self) -> None:
         """The stream stands in the last line: on to the one behind it."""
-        if not self.stream.apart and self.lines > 1:
+        if self.stream.inside and self.lines > 1:
             self.asm("sub", self.regs["p_s"], self.regs["p_s"], self.regs["back_s"])
             self.asm("addi", self.regs["p_s"], self.regs["p_s"], 4)
 

@@ -146,9 +146,9 @@ class Panel:
         """What the panel begins with, and where the next one will."""
         for name, register in (("h", self.held_at), ("c", self.c_at)):
             self.word("sw", register, name)
-        if self.product.biased and self.product.bias_by_line:
+        if self.product.bias_by_line:
             self.word("sw", BIAS, "bias")
-        if self.product.operand("s", 1).apart:
+        if not self.product.operand("s", 1).inside:
             self.word("sw", POINTER, "s")
         self._count()
         if more:
