@@ -58,7 +58,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             attrs,
         )
         names = {**layer.sizes, **dict(variant.params), "cores": CORES}
-        if kernels.evaluate(variant.scratch, names) < MOST_SCRATCH:
+        if kernels.evaluate(variant.scratch, names) < MOST_SCRATCH:  # also where others are quicker
             yield layer
 
 

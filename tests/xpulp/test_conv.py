@@ -53,6 +53,10 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             sides = tuple(pick(1, 1, 2 if mode == "input_grad" else 0) for _ in range(4))
         elif variant.generator == "pointwise":
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
+        elif variant.name.startswith("channels"):
+            groups, of_group, made = pick(1, 3, 8, 11, 16), 1, 1
+            window, step = (pick(1, 2, 3, 5), pick(1, 2, 3, 4)), (pick(1, 2, 3), pick(1, 2, 3))
+            spread, sides = (pick(1, 2), pick(1, 2, 3)), tuple(pick(0, 1, 2) for _ in range(4))
         elif mode == "weight_grad" and pick(0, 1, 1):
             window = kernel, kernel
         if mode == "weight_grad" and kernel and pick(0, 0, 0, 1):  # many units for each core
