@@ -85,7 +85,9 @@ class Mode:
 
 @dataclass(frozen=True)
 class Variant:
-    """One implementation. `needs` and `scratch` (elements) are arithmetic over the sizes."""
+    """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
+    effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
+    those that are far from it at some sizes."""
 
     name: str
     template: str
@@ -95,6 +97,7 @@ class Variant:
     scratch: str
     params: tuple[tuple[str, Any], ...]
     generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
+    effort: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,10 +174,19 @@ def variant_of(kernel: Kernel) -> Variant:
 
 
 def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
-    variant = variant_of(kernel)
-    if not variant.scratch:
+    return _amount(variant_of(kernel), "scratch", sizes, cores)
+
+
+def effort(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    """0 where nothing is known but the number of multiply-adds."""
+    return _amount(variant_of(kernel), "effort", sizes, cores)
+
+
+def _amount(variant: Variant, field: str, sizes: Mapping[str, Size], cores: int) -> int:
+    expression = getattr(variant, field)
+    if not expression:
         return 0
-    return int(evaluate(variant.scratch, {**sizes, **dict(variant.params), "cores": cores}))
+    return int(evaluate(expression, {**sizes, **dict(variant.params), "cores": cores}))
 
 
 def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
@@ -339,6 +351,7 @@ def _load(path: Path) -> Family:
             item.get("scratch", ""),
             tuple(params.items()),
             item.get("generator", ""),
+            item.get("effort", ""),
         )
         for item in value["variants"]
         for params in item.get("space", [{}])
@@ -370,8 +383,8 @@ _OPERATORS: dict[type, Any] = {
 
 
 def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or` over the named sizes and their elements: all that a TOML
-    may compute."""
+    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements: all
+    that a TOML may compute."""
 
     def value(node: ast.expr) -> Any:
         match node:
@@ -385,6 +398,8 @@ def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
                 return _OPERATORS[type(node.op)](value(node.left), value(node.right))
             case ast.Compare(ops=[op], comparators=[right]):
                 return _OPERATORS[type(op)](value(node.left), value(right))
+            case ast.Call(func=ast.Name(id="min" | "max" as name)):
+                return {"min": min, "max": max}[name](map(value, node.args))
             case ast.BoolOp():
                 parts = (value(part) for part in node.values)
                 return all(parts) if isinstance(node.op, ast.And) else any(parts)

@@ -7,7 +7,7 @@ climbs from the whole node; a node costs the same whatever the size of the netwo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations, product
@@ -67,7 +67,9 @@ class Problem:
     macs: int
     cores: int
     ahead: bool
-    rooms_scratch: int = 0  # bytes of scratch that any tile needs at most
+    kernel: Callable[[Sequence[int]], tuple[int, int]] = lambda tile: (0, 0)
+    """Bytes of scratch and multiply-adds that tiles of these sizes are worth; 0: as many as there
+    are."""
     tileable: tuple[bool, ...] = ()
     gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
 
@@ -221,7 +223,7 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     wrong += sum(count > MOST_TILES for count in counts)
     extents = [prod(e for e, _ in operand.ranges_box(tile, problem.axes)) for operand in operands]
     moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
-    used = problem.rooms_scratch
+    used, effort = problem.kernel(tile)
     for operand, extent, moves in zip(operands, extents, moving, strict=True):
         used += slots(operand, moves, problem.ahead) * extent * WORD if operand.windowed else 0
     tiles = prod(counts)
@@ -230,7 +232,10 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     for axis, size in zip(problem.axes, tile, strict=True):
         uneven *= -(-size // axis.grain) * axis.grain / size
     again = (prod(counts[n] for n in summed) - 1) * prod(operands[0].shape)
-    compute = problem.work * uneven + again * ADD_CYCLES / problem.cores
+    work = problem.work * uneven
+    if effort:
+        work = tiles * effort / (MACS_PER_CYCLE * problem.cores)
+    compute = work + again * ADD_CYCLES / problem.cores
     copied = [
         (operand, _copy_cycles(operand, extent, tile, problem.axes))
         for operand, extent in zip(operands, extents, strict=True)

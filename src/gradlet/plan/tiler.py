@@ -8,7 +8,14 @@ from math import prod
 
 from gradlet.dtypes import DTYPES
 from gradlet.graph import Graph, Shape, Site
-from gradlet.kernels import Kernel, candidates, catalogue, scratch_elements, variant_of
+from gradlet.kernels import (
+    Kernel,
+    candidates,
+    catalogue,
+    effort,
+    scratch_elements,
+    variant_of,
+)
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size
 from gradlet.plan.model import Call, Follow
@@ -303,7 +310,7 @@ class Tiler:
             call.macs,
             self.target.cores,
             ahead,
-            self.scratch(call.kernel, call.sizes),
+            lambda tile: self._tile_needs(call.kernel, site, axes, tile),
             allowed,
             gradient,
         )
@@ -313,6 +320,19 @@ class Tiler:
             return 0
         elements = scratch_elements(kernel, sizes, self.target.cores)
         return elements * DTYPES[kernel.dtype].bytes
+
+    def _tile_needs(
+        self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
+    ) -> tuple[int, int]:
+        """Scratch and effort of the first tile by the kernel of the whole node; the others are
+        alike."""
+        variant = variant_of(kernel)
+        if not variant.scratch and not variant.effort:
+            return 0, 0
+        op = OPS[site.node.op]
+        ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
+        sizes = op.lower(op.tile(site, ranges) or site).sizes
+        return self.scratch(kernel, sizes), effort(kernel, sizes, self.target.cores)
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
         key = signature(site)

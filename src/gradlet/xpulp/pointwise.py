@@ -6,16 +6,17 @@ from typing import Any
 
 from gradlet.xpulp import gemm
 
-MODES = {"forward": "nn", "input_grad": "tn", "weight_grad": "nt"}
-OPERANDS = {
-    "forward": ("y", "w", "x"),
-    "input_grad": ("dx", "w", "dy"),
-    "weight_grad": ("dw", "dy", "x"),
+MODES = {
+    "forward": "nn",
+    "input_grad": "tn",
+    "weight_grad": "nt",
+    "forward_hwc": "nt",
+    "input_grad_hwc": "nn",
+    "weight_grad_hwc": "tn",
 }
-"""c, a and b of the product."""
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
-    bias = {"bias_of_rows": True, "biased": mode == "forward"}
+    bias = {"bias_of_rows": not mode.endswith("_hwc"), "biased": mode.startswith("forward")}
     made: dict[str, Any] = gemm.generate(MODES[mode], epilogue, {**params, **bias})
-    return {**made, "product": MODES[mode], "operands": OPERANDS[mode]}
+    return {**made, **bias, "product": MODES[mode]}
