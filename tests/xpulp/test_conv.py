@@ -34,16 +34,17 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
 
     params = dict(variant.params)
     kernel, stride = params.get("kernel", 0), params.get("stride", 1)
+    edge, dilation = params.get("edge", 0), params.get("dilation", 1)
     while True:
         groups = pick(1, 1, 1, 2, 3)
         of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4)
-        size = (pick(*range(1, 8)), pick(*range(1, 12), 13, 17))
+        size = (pick(*range(1, 8)), pick(*range(1, 12), 13, 17, *([25, 57] if edge > 1 else [])))
         window, step, spread = (
-            (pick(1, 2, 3, 3, 4), kernel),
+            (pick(1, 2, 3, 3, 4, 5), kernel),
             (pick(1, 2, 3), stride),
-            (pick(1, 1, 2), 1),
+            (pick(1, 1, 2) if dilation == 1 else pick(2, 3), dilation),
         )
-        across = {"direct_k3s1_open": (0, 2)}.get(variant.name, (0, 1) if kernel != 1 else (0,))
+        across = (0, 2, 4) if edge > 1 else (0, 1) if kernel != 1 else (0,)
         sides = tuple(pick(*values) for values in ((0, 1, 2), across) * 2)
         if variant.generator.startswith("depthwise"):
             groups, of_group, made = pick(1, 2, 3, 8, 9), 1, 1
