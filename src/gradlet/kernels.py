@@ -383,8 +383,8 @@ _OPERATORS: dict[type, Any] = {
 
 
 def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements: all
-    that a TOML may compute."""
+    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements:
+    all that a TOML may compute."""
 
     def value(node: ast.expr) -> Any:
         match node:

@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolutions in assembler, channels first and last: as in test_conv.py."""
+"""Depthwise and pointwise convolutions in assembler, channels first and last: as test_conv.py."""
 
 from __future__ import annotations
 
