@@ -87,7 +87,7 @@ class Mode:
 class Variant:
     """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
     effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
-    those that are far from it at some sizes."""
+    those that are far from it at some sizes; a generator may have a function for it instead."""
 
     name: str
     template: str
@@ -179,7 +179,21 @@ def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> i
 
 def effort(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
     """0 where nothing is known but the number of multiply-adds."""
-    return _amount(variant_of(kernel), "effort", sizes, cores)
+    variant = variant_of(kernel)
+    if not variant.effort and variant.generator:
+        known = getattr(_generator(variant), "effort", None)
+        return known(kernel.mode, sizes, cores, dict(variant.params)) if known else 0
+    return _amount(variant, "effort", sizes, cores)
+
+
+def effort_matters(kernel: Kernel) -> bool:
+    """Whether it depends on the sizes of a tile how good a kernel is."""
+    variant = variant_of(kernel)
+    return bool(variant.effort) or hasattr(_generator(variant), "effort")
+
+
+def _generator(variant: Variant) -> Any:
+    return import_module(f"gradlet.xpulp.{variant.generator}") if variant.generator else None
 
 
 def _amount(variant: Variant, field: str, sizes: Mapping[str, Size], cores: int) -> int:
@@ -290,8 +304,9 @@ def _argument_names(kernel: Kernel) -> list[str]:
 def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
-    module = import_module(f"gradlet.xpulp.{variant.generator}")
-    made: dict[str, str] = module.generate(kernel.mode, kernel.epilogue, dict(variant.params))
+    made: dict[str, str] = _generator(variant).generate(
+        kernel.mode, kernel.epilogue, dict(variant.params)
+    )
     parameters = _parameters(kernel, prefix)
     names = [text.split()[-1].lstrip("*") for text in parameters]
     return {

@@ -27,7 +27,7 @@ def jobs(count: int, seed: int) -> Iterator[tuple[list[Array], list[Array], dict
         return generator.standard_normal(shape).astype(np.float32)
 
     for number in range(count):
-        n, k = (int(generator.integers(1, top)) for top in generator.choice([4, 20, 90], 2))
+        n, k = (int(generator.integers(1, top)) for top in generator.choice([8, 30, 90], 2))
         if number % 9 == 0:
             n = int(generator.integers(1, 20)) * 8
         if number % 23 == 0:
@@ -50,7 +50,7 @@ def check(
     assert (error <= MARGIN * 4 * ROUNDOFF * size).all(), label
 
 
-@pytest.mark.parametrize(("cores", "count"), [(8, 1100), (1, 60), (2, 60), (3, 60), (16, 60)])
+@pytest.mark.parametrize(("cores", "count"), [(8, 1200), (1, 60), (2, 60), (3, 60), (16, 60)])
 def test_kernel_and_twin(cores: int, count: int, tmp_path: Path) -> None:
     twins = Twins(USED, tmp_path, cores)
     with Trial(USED, cluster(cores), sanitize=True) as trial:

@@ -70,7 +70,7 @@ def golden_bytes(plan: Plan) -> int:
     fed = (plan.graph.samples[name] for name in (*plan.graph.inputs, "target"))
     tensors = sum(len(call.outputs) for call in plan.calls) + len(plan.graph.updates)
     values = tensors * (PER_TENSOR * VALUE_BYTES + CHECK_BYTES)
-    return sample_count(plan) * sum(value[0].nbytes for value in fed) + values
+    return sample_count(plan) * int(sum(value[0].nbytes for value in fed)) + values
 
 
 def golden_level(plan: Plan) -> str:

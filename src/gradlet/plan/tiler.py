@@ -13,6 +13,7 @@ from gradlet.kernels import (
     candidates,
     catalogue,
     effort,
+    effort_matters,
     scratch_elements,
     variant_of,
 )
@@ -326,8 +327,7 @@ class Tiler:
     ) -> tuple[int, int]:
         """Scratch and effort of the first tile by the kernel of the whole node; the others are
         alike."""
-        variant = variant_of(kernel)
-        if not variant.scratch and not variant.effort:
+        if not variant_of(kernel).scratch and not effort_matters(kernel):
             return 0, 0
         op = OPS[site.node.op]
         ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
