@@ -9,6 +9,7 @@ products with distances of their own, and with k in pieces where steps would not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,6 +184,30 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
         "struct": _struct(),
         "panel": OnePanel(Asm("panel"), product).function(),
     }
+
+
+def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+    """Multiply-adds that the time of the team is worth. One is six instructions of a quad: those of
+    a line for each k. Laying out takes eight, a call that lays out some hundred."""
+    groups, taps = sizes["groups"], sizes["kernel_h"] * sizes["kernel_w"]
+    inputs, outputs = (sizes[name] // groups for name in ("in_channels", "out_channels"))
+    images, phases = sizes["batch"] * groups, 1
+    if mode.startswith("weight_grad"):
+        pixels = sizes["batch"] * sizes["out_h"] * sizes["out_w"]
+        quads, lines = groups * -(-inputs * taps // HELD), outputs
+        line, laid = pixels + 2.0, 2.0 * pixels + 300
+    elif mode.startswith("forward"):
+        quads, lines = images * -(-sizes["out_h"] * sizes["out_w"] // HELD), outputs
+        line, laid = taps * (inputs + 0.4), taps * (1.4 * inputs + 13)
+    else:  # a quad of a phase meets those taps only that belong to it
+        phases, rows = sizes["stride_h"] * sizes["stride_w"], sizes["in_h"]
+        more = 3 * rows if sizes["stride_w"] > 1 else 3
+        quads, lines = images * ((rows * sizes["in_w"] + more) // HELD), inputs
+        line, laid = taps * (outputs + 0.4), taps * (1.4 * outputs + 13)
+    whole, left = divmod(quads, cores)
+    last = 1 / max(1, cores // left) if left else 0.0  # of the lines of a quad, at least
+    busiest = (whole + last) * lines * line + (whole + (left > 0)) * laid
+    return int(HELD * cores * busiest / phases)
 
 
 def _struct() -> str:
