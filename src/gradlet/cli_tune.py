@@ -44,6 +44,11 @@ def tune_command(
     """A project, or a layer: exactly one of them."""
     if bool(layer) == (folder is not None):
         raise GradletError("name a project or a layer: gradlet tune DIR, or --layer conv2d")
+    if folder is not None and str(folder).startswith("zoo:"):
+        raise GradletError(
+            f"{folder} is a model: `gradlet build {folder} -o DIR` makes a project of it, and "
+            f"`gradlet tune DIR` tunes that"
+        )
     if chosen.keep < 1:
         raise GradletError(f"--keep {chosen.keep}: at least one candidate has to be measured")
     with _bar() as progress:

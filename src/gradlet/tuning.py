@@ -115,7 +115,7 @@ def _measured(plan: Plan, folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LayerTuning:
-    """One step of one layer: every candidate that was measured, the quickest first."""
+    """One step of one layer: the candidates that were measured to their end, the quickest first."""
 
     label: str
     tuned: Tuned
@@ -130,6 +130,7 @@ class LayerTuning:
         ]
         return {
             "layer": self.label,
+            "candidates": node.candidates,
             "before_cycles": node.before,
             "after_cycles": node.after,
             "evaluations": self.tuned.evaluations,

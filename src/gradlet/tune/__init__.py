@@ -130,26 +130,31 @@ class _Measuring:
         self.done = self.total = 0
 
     def measure(self, wanted: list[tuple[Search, Wish]]) -> None:
-        by_key: dict[str, list[tuple[Search, Wish]]] = {}
+        """Of calls that are alike each candidate is measured once."""
+        places: dict[str, list[tuple[Search, Wish]]] = {}
         for search, wish in wanted:
             job = search.jobs[wish]
-            by_key.setdefault(key_of(job, self.target), []).append((search, wish))
+            places.setdefault(key_of(job, self.target), []).append((search, wish))
             self.functions |= set(job.functions.all)
-        known = self.cache.known(by_key)
+        limits = {key: max(s.limit for s, _ in found) for key, found in places.items()}
+        known = self.cache.known(limits)
         self.hits += len(known)
         for key, value in known.items():
-            _note(by_key[key], value)
-        missing = [key for key in by_key if key not in known]
+            _note(places[key], value)
+        missing = [key for key in places if key not in known]
         if missing:
-            self._simulate({key: by_key[key] for key in missing})
+            self._simulate({key: places[key] for key in missing}, limits)
 
-    def _simulate(self, missing: dict[str, list[tuple[Search, Wish]]]) -> None:
+    def _simulate(
+        self, missing: dict[str, list[tuple[Search, Wish]]], limits: Mapping[str, int]
+    ) -> None:
         keys = list(missing)
         jobs = [search.jobs[wish] for search, wish in (missing[key][0] for key in keys)]
         self._provide()
         self.total += len(jobs)
         self.progress(self.done, self.total, "")
-        for number, cycles in self.pool.run(self.elf, self.target, jobs):
+        run = self.pool.run(self.elf, self.target, jobs, [limits[key] for key in keys])
+        for number, cycles in run:
             self.cache.add({keys[number]: cycles})
             _note(missing[keys[number]], cycles)
             self.evaluations += 1
@@ -165,9 +170,9 @@ class _Measuring:
             self.elf = build(sorted(self.functions, key=lambda f: f.name), self.target)
 
 
-def _note(places: Iterable[tuple[Search, Wish]], cycles: int | None) -> None:
+def _note(places: Iterable[tuple[Search, Wish]], cycles: int) -> None:
     for search, wish in places:
-        search.cycles[wish] = cycles
+        search.cycles[wish] = cycles if cycles > 0 else None
 
 
 def model_error(searches: Iterable[Search]) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from gradlet.errors import GradletError
 from gradlet.kernels import Kernel
@@ -17,6 +18,13 @@ from gradlet.tune.image import Place, table_image
 from gradlet.tune.program import Functions
 
 ALIGN = 16
+NO_FIT = -1
+UNLIMITED = 1_000_000_000
+"""Cycles of a candidate that is measured to its end, however slow."""
+LOOKS = (0.15, 0.5, 1.0)
+"""Parts of its limit at which a candidate is looked at; it is given up if, at the pace of what
+it has fetched so far, it would take HOPELESS times its limit."""
+HOPELESS = 2.0
 
 
 @dataclass(frozen=True)
@@ -36,21 +44,29 @@ class Job:
 class TileTrial(Paused):
     """A machine with the program of the candidates, for one of them."""
 
-    def cycles(self, job: Job) -> int | None:
-        """None if it does not fit."""
+    def cycles(self, job: Job, limit: int) -> int:
+        """Or NO_FIT, or -limit if it takes longer than that."""
         try:
             near, far = self._memories()
             image = self._image(job, self._places(job, near, far))
             table, copy = far.take(len(image)), near.take(len(image))
         except _NoRoom:
-            return None
+            return NO_FIT
         self.machine.write(table, image)
         job_words = struct.pack("<IIIi", table, copy, len(image), job.tiling.count)
         self.machine.write(self.place("gl_trial"), job_words)
         self.reach("gl_trial_go")
-        begin = self.machine.cycles
-        self.reach("gl_trial_end")
-        return self.machine.cycles - begin
+        begin, before = self.machine.cycles, self._fetched()
+        for share in LOOKS:
+            if self.reach("gl_trial_end", begin + int(limit * share)):
+                return self.machine.cycles - begin
+            done = (self._fetched() - before) / max(1, fetched_bytes(job.tiling))
+            if share / HOPELESS > done:
+                break
+        return -limit
+
+    def _fetched(self) -> int:
+        return self.machine.dma_counters().bytes_in
 
     def _image(self, job: Job, places: Sequence[Place]) -> bytes:
         def address(name: str | None) -> int:
@@ -112,13 +128,24 @@ class _Bump:
         return at
 
 
-def measure(elf: bytes, target: Target, jobs: Sequence[Job]) -> list[int | None]:
+def fetched_bytes(tiling: Tiling) -> int:
+    """What a tiled call copies to the near memory."""
+    total = 0
+    for window in tiling.windows:
+        if window and window.load:
+            inner = max(window.axes, default=-1)
+            times = prod(axis.count for axis in tiling.axes[: inner + 1])
+            total += times * window.slot_bytes
+    return total
+
+
+def measure(elf: bytes, target: Target, jobs: Sequence[Job], limits: Sequence[int]) -> list[int]:
     """Each on a machine of its own, so that none depends on what ran before."""
-    results: list[int | None] = []
-    for job in jobs:
+    results = []
+    for job, limit in zip(jobs, limits, strict=True):
         with TileTrial(elf, target) as trial:
             try:
-                results.append(trial.cycles(job))
+                results.append(trial.cycles(job, limit))
             except SimError as error:
                 raise GradletError(f"{job.kernel.name}: {error}") from None
     return results
