@@ -4,7 +4,7 @@ convolutions and a linear layer, each with its forward pass, weight gradient and
 The space of a call: every combination of tile sizes along its axes (each axis in 1, 2, 3, ... even
 parts, in steps of a quarter from 5 parts on) that makes at most 64 tiles and fits into L1, with and
 without copying ahead, with every kernel of the catalogue. Loops are in the order that copies least.
-The exhaustive search runs all of it on the simulator; what has taken 1.3 times the cycles of the
+The exhaustive search runs all of it on the simulator; what has taken 1.2 times the cycles of the
 best that is known is stopped there, or earlier where it is hopeless: that cannot change the best.
 
 reached: cycles of the best of all, over those of the tuner's choice, both from the exhaustive run.

@@ -96,7 +96,10 @@ def _bar() -> Iterator[Any]:
         task = bar.add_task("", total=None)
 
         def progress(done: int, total: int, text: str) -> None:
-            bar.update(task, completed=done, total=total, description=text)
+            if total:
+                bar.update(task, completed=done, total=total, description=text)
+            else:  # no part of the candidates
+                bar.update(task, description=text)
 
         yield progress
 

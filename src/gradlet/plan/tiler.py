@@ -113,6 +113,12 @@ class Tiler:
         self._known[key].append((room, found))
         return found
 
+    def likeness(self, context: Context) -> object:
+        """What is the same for calls that have the same candidates."""
+        operands = self._operands(context.unit, context.call, context.near)
+        alike = self._likeness(context.unit, context.call, list(operands))
+        return alike, context.room, context.call.repeat, self.wishes.get(context.call.name)
+
     def _likeness(self, unit: Unit, call: Call, operands: Sequence[Operand | None]) -> object:
         """What is the same for calls that run in the same way."""
         first: dict[str, int] = {}

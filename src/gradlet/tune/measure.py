@@ -9,7 +9,7 @@ from math import prod
 
 from gradlet.errors import GradletError
 from gradlet.kernels import Kernel
-from gradlet.plan.tiling import Tiling
+from gradlet.plan.tiling import Tiling, Window
 from gradlet.sim import SimError
 from gradlet.target import Target
 from gradlet.trial import Paused
@@ -18,13 +18,14 @@ from gradlet.tune.image import Place, table_image
 from gradlet.tune.program import Functions
 
 ALIGN = 16
+ITEM = 4
 NO_FIT = -1
 UNLIMITED = 1_000_000_000
 """Cycles of a candidate that is measured to its end, however slow."""
-LOOKS = (0.15, 0.5, 1.0)
-"""Parts of its limit at which a candidate is looked at; it is given up if, at the pace of what
-it has fetched so far, it would take HOPELESS times its limit."""
-HOPELESS = 2.0
+LOOKS = ((0.15, 2.0), (0.3, 1.5), (0.6, 1.25), (1.0, 1.0))
+"""(part of its limit, factor): when a candidate has taken that part, it is given up if it would
+take so many times its limit at the pace of what it has fetched so far. Boxes are fetched before
+they are needed, so that this seems too quick rather than too slow."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,11 @@ class TileTrial(Paused):
         self.machine.write(self.place("gl_trial"), job_words)
         self.reach("gl_trial_go")
         begin, before = self.machine.cycles, self._fetched()
-        for share in LOOKS:
+        whole = fetched_bytes(job.tiling)
+        for share, factor in LOOKS:
             if self.reach("gl_trial_end", begin + int(limit * share)):
                 return self.machine.cycles - begin
-            done = (self._fetched() - before) / max(1, fetched_bytes(job.tiling))
-            if share / HOPELESS > done:
+            if (self._fetched() - before) * factor < whole * share:
                 break
         return -limit
 
@@ -128,15 +129,25 @@ class _Bump:
         return at
 
 
-def fetched_bytes(tiling: Tiling) -> int:
+def fetched_bytes(tiling: Tiling) -> float:
     """What a tiled call copies to the near memory."""
-    total = 0
+    total = 0.0
     for window in tiling.windows:
         if window and window.load:
             inner = max(window.axes, default=-1)
             times = prod(axis.count for axis in tiling.axes[: inner + 1])
-            total += times * window.slot_bytes
+            total += times * ITEM * prod(_mean_extents(window, tiling))
     return total
+
+
+def _mean_extents(window: Window, tiling: Tiling) -> list[float]:
+    """Of its boxes, which are smaller at the ends of axes."""
+    found = [float(extent) for extent in window.shape]
+    for number, span in window.spans:
+        axis, extent = tiling.axes[number], window.shape[span.dim]
+        ranges = [span.range(*axis.range(at), extent) for at in range(axis.count)]
+        found[span.dim] = sum(max(1, high - low) for low, high in ranges) / axis.count
+    return found
 
 
 def measure(elf: bytes, target: Target, jobs: Sequence[Job], limits: Sequence[int]) -> list[int]:

@@ -23,7 +23,7 @@ from gradlet.plan.tiling import Tiling, Window
 from gradlet.tune.measure import UNLIMITED, Job
 from gradlet.tune.program import functions_of
 
-SLOW = 1.3
+SLOW = 1.2
 """A candidate is given up when it has taken so many times the cycles of the best before."""
 LEADERS = 3
 """The neighbours of so many of the quickest are tried."""
@@ -60,6 +60,7 @@ class Search:
     cycles: dict[Wish, int | None] = field(default_factory=dict)
     tiles: dict[Wish, tuple[int, ...]] = field(default_factory=dict)
     rounds: Iterator[list[Wish]] | None = None
+    most: int = 0
 
     def wanted(self) -> list[Wish]:
         """What is to be measured next; nothing when the search is over."""
@@ -72,6 +73,11 @@ class Search:
         """Cycles after which a candidate is given up."""
         best = self.best()
         return int(SLOW * (self.cycles[best] or 0)) if best else UNLIMITED
+
+    @property
+    def left(self) -> int:
+        """Candidates that may be measured after those of this round."""
+        return max(0, self.most - len(self.jobs))
 
     def best(self) -> Wish | None:
         """The quickest of those that were measured."""
@@ -86,16 +92,21 @@ class Search:
             yield self._in_place()
             return
         own = self.tiler.choose(self.context)
-        if own.tiling:
-            yield self._able([Wish.of(own)], 1)
         if self.settings.exhaustive:
             ranked = self._all(own.tiling.count if own.tiling else 1)
-            yield self._able(ranked, PORTION)
-            yield self._able(ranked, len(ranked))
+            self.most = len(ranked)
+            for most in (1, PORTION, len(ranked)):
+                yield self._able([*self._as_wish(own), *ranked], most)
             return
-        yield self._able(self._first(), self.settings.keep - len(self.jobs))
+        keep, around = self.settings.keep, self.settings.around
+        self.most = keep + self.settings.rounds * around
+        yield self._able(self._as_wish(own), 1)
+        yield self._able(self._first(), keep - len(self.jobs))
         for _ in range(self.settings.rounds):
-            yield self._able(self._around(self._quickest(LEADERS)), self.settings.around)
+            yield self._able(self._around(self._quickest(LEADERS)), around)
+
+    def _as_wish(self, choice: Choice) -> list[Wish]:
+        return [Wish.of(choice)] if choice.tiling else []
 
     def _able(self, wishes: Iterable[Wish], most: int) -> list[Wish]:
         """The first of them that are new and can be done."""
