@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +22,7 @@ from gradlet.graph import Array
 from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, explain
-from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN
+from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN, STATUS_LIMIT
 from gradlet.target import Target
 
 PACKAGE = Path(__file__).parent
@@ -85,12 +86,17 @@ def _shifted(text: str, shift: int) -> str:
     return text.replace(marker, marker + '        "nop\\n"\n' * shift)
 
 
+@lru_cache(maxsize=4)
+def _symbols(elf: bytes) -> Symbols:
+    return Symbols(elf)
+
+
 class Paused:
     """A program that stops at milestones, between which the machine belongs to its owner."""
 
     def __init__(self, elf: bytes, target: Target) -> None:
         self.target = target
-        self.symbols = Symbols(elf)
+        self.symbols = _symbols(elf)
         self.machine = Machine(SimConfig.of(target.machine))
         if problem := self.machine.load_elf(elf):
             raise GradletError(problem)
@@ -115,18 +121,23 @@ class Paused:
             raise GradletError(f"the program of kernels has no {symbol}")
         return address
 
-    def reach(self, symbol: str) -> None:
-        """Run until the first core comes to the next milestone, which is this one."""
+    def reach(self, symbol: str, limit: int = LIMIT) -> bool:
+        """Run until the first core comes to the next milestone, which is this one; False if that
+        is behind the limit."""
         self.milestone += 1
         while max(self.passed) < self.milestone:
-            status = self.machine.run(LIMIT)
+            status = self.machine.run(limit)
             self.machine.take_stdout()
+            if status == STATUS_LIMIT and limit < LIMIT:
+                self.milestone -= 1  # still the next one
+                return False
             if status not in (STATUS_BREAK, STATUS_DRAIN):
                 raise SimError(explain(self.machine, status, self.symbols))
             for core, pc in self.machine.take_breaks():
                 self.passed[core] += 1
                 if self.passed[core] == self.milestone and pc != self.place(symbol):
                     raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
+        return True
 
 
 class Trial(Paused):

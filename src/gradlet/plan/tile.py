@@ -129,13 +129,15 @@ def explored(problem: Problem, room: int) -> list[Candidate]:
 
 
 def grid(problem: Problem, room: int, most: int) -> list[Candidate]:
-    """All combinations of tile sizes that fit, from ladders with so few rungs that there are at
-    most so many of them; the best first."""
-    ladders = [list(steps) for steps in problem.ladders]
-    while prod(map(len, ladders)) > most:
-        longest = max(ladders, key=len)
-        del longest[1:-1:2]
-    return _fitting((judge(problem, tile) for tile in product(*ladders)), room)
+    """All combinations of sizes of the ladders that make at most so many tiles and fit; the best
+    first."""
+    sizes = [axis.size for axis in problem.axes]
+
+    def tiles(tile: tuple[int, ...]) -> int:
+        return prod(-(-size // part) for size, part in zip(sizes, tile, strict=True))
+
+    few = (tile for tile in product(*problem.ladders) if tiles(tile) <= most)
+    return _fitting((judge(problem, tile) for tile in few), room)
 
 
 def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
@@ -150,10 +152,14 @@ def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
 
 
 def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
-    """One step up or down the ladders from here, the best first."""
+    """Twice or half the tile along an axis, and steps up or down the ladders; the best first."""
     ladders = problem.ladders
     rungs = tuple(steps.index(size) for steps, size in zip(ladders, tile, strict=True))
     around = {tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _near(problem, rungs)}
+    for number, (steps, size) in enumerate(zip(ladders, tile, strict=True)):
+        for wide in (2 * size, -(-size // 2)):
+            nearest = min(steps, key=lambda step: abs(step - wide))
+            around.add((*tile[:number], nearest, *tile[number + 1 :]))
     return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
 
 
