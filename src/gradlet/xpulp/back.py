@@ -10,5 +10,6 @@ from gradlet.xpulp.outer import Kernel
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
     pointers = {"product": "a2", "matrix": "a3", "rows": "a4", "columns": "a5"}
-    kernel = Kernel(mode, pointers, ("a7", 4, 0), tuple(params["held"]))
+    masked = mode == "relu_sgd"
+    kernel = Kernel("sgd", pointers, ("a7", 4, 0), tuple(params["held"]), masked=masked)
     return {"body": kernel.text()}

@@ -44,28 +44,31 @@ MAPS = {
     ),
 }
 """What is done with a line in the end."""
-STORING = {"grad": "scaled", "softmax": "scaled", "forward": "", "log_softmax": ""}
+STORING = ("grad", "softmax", "cross_entropy")
 """Modes that use the exponentials again; the others want the logarithm of the sum."""
 
 
-def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
+def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
     if mode == "softmax_grad":
         return {"spread": stretch("spread", MAPS["spread"]), "product": _product()}
     if mode == "log_softmax_grad":
         made = {"spread": stretch("spread", MAPS["log_spread"]), "sum": sum_of_line()}
         return made | {name: f"{text}f" for name, text in EXPONENT.items()}
-    made = {name: f"{text}f" for name, text in {**EXPONENT, **LOG}.items()}
-    made["exponents"] = _exponents(bool(STORING[mode]))
-    made["scaled"] = stretch("scaled", MAPS["scaled"]) if STORING[mode] else ""
+    made: dict[str, Any] = {name: f"{text}f" for name, text in {**EXPONENT, **LOG}.items()}
+    store, parts = mode in STORING, mode == "cross_entropy"
+    made["exponents"] = _exponents(store, parts)
+    made["scaled"] = stretch("scaled", MAPS["scaled"]) if store else ""
     made["less"] = stretch("less", MAPS["less"]) if mode == "log_softmax" else ""
-    return made
+    return {**made, "parts": parts, "sum": sum_of_line() if parts else ""}
 
 
-def _exponents(store: bool) -> str:
+def _exponents(store: bool, parts: bool) -> str:
+    """parts: the largest is that of all elements, but exponentials are of some."""
     asm, one = Asm("exponents"), "one"
-    kept = SAVED[: 1 + store]
+    kept = SAVED[: 1 + store + 2 * parts]
     regs = Registers([*ARGUMENTS, *SCRATCH, *IDLE, *kept])
     regs.take("from", "count", "step", *(["to"] if store else []))
+    regs.take(*(["first", "some"] if parts else []))
     regs.take("x", "e", "total", "top", "t", "r")
     asm.compressed(True)
     asm.push(kept)
@@ -84,6 +87,10 @@ def _exponents(store: bool) -> str:
             asm("fmax.s", regs["top"], regs["top"], value)
     asm.label(one)
     asm.compressed(True)
+    if parts:
+        asm.mac(regs["from"], regs["first"], regs["step"])
+        asm.mac(regs["to"], regs["first"], regs["step"])
+        asm.mv(regs["count"], regs["some"])
     for name, number in EXPONENTIAL.items():
         asm.li(regs.one(name), number)
     asm.mv(regs["e"], "zero")
@@ -99,6 +106,7 @@ def _exponents(store: bool) -> str:
     asm.mv("a1", regs["total"])
     asm.pop(kept)
     parameters = "const float *from, int count, int step" + (", float *to" if store else "")
+    parameters += ", int first, int some" if parts else ""
     return asm.function(parameters, result="peak")
 
 
