@@ -66,6 +66,8 @@ def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
         for zero in [job.expected[0] * 0]
     ]
     found["back", "sgd"] = [_back(job) for job in found["gemm", "nn"] if _is_vector(job)]
+    found["back", "relu_sgd"] = [_masked(job) for job in found["back", "sgd"]]
+    found["loss", "cross_entropy"] = [_both(job) for job in found["cross_entropy", "grad"]]
     return found
 
 
@@ -91,6 +93,29 @@ def _back(job: Job) -> Job:
         tolerance=(*job.tolerance, 2.0**-22 * size),
         sizes=tuple((name, sizes[name]) for name in ("n", "k")),
         before=(None, w),
+    )
+
+
+def _masked(job: Job) -> Job:
+    """The same behind a ReLU: the gradient is 0 where the input is not above."""
+    (product, w), above = job.expected, job.inputs[1] > 0
+    return replace(job, label=f"masked {job.label}", expected=(product * above, w))
+
+
+def _both(job: Job) -> Job:
+    """The loss as well as its gradient, in two steps."""
+    scores, labels, _, *weights = job.inputs
+    operands = [scores.astype(np.float64), labels, *(w.astype(np.float64) for w in weights)]
+    op = OPS["cross_entropy"]
+    loss = op.reference(job.site.attrs, *operands)
+    (size,) = op.magnitude(job.site.attrs, operands, loss)
+    tolerance = MARGIN * 2.0**-24 * (8 + scores.size) * size
+    return replace(
+        job,
+        label=f"both: {job.label}",
+        expected=(*loss, *job.expected),
+        tolerance=(tolerance, *job.tolerance),
+        repeat=2,
     )
 
 
@@ -272,7 +297,7 @@ def overwritable(kernel: Kernel, job: Job) -> list[dict[int, int]]:
     """Operands whose memory the outputs may take: one for the first, or all that are replaced."""
     op = OPS[job.site.node.op]
     slots = [slot.rstrip("?") for slot in op.inputs]
-    if kernel.epilogue or kernel.mode == "reset":
+    if kernel.epilogue or kernel.mode == "reset" or kernel.family == "loss":
         return []
     if isinstance(op, Update):
         names = enumerate(name.removesuffix("_next") for name in op.outputs)

@@ -1,9 +1,9 @@
 """Which nodes are computed together, and in which order.
 
 A unit is what one call computes: a node, a weight gradient with its update, both with the gradient
-of the input before them, a loss and its gradient, or a node with an elementwise one behind it, which
-works on the result where it is made. An update may only come after every reader of the old weight; the order is chosen
-for a low memory peak.
+of the input before them, a loss and its gradient, or a node with an elementwise one behind it,
+which works on the result where it is made. An update may only come after every reader of the old
+weight; the order is chosen for a low memory peak.
 """
 
 from __future__ import annotations
