@@ -1,5 +1,5 @@
-"""Cross-entropy and its gradient in one call: many sizes and options with every access checked, bits
-against the C twin, values against float64."""
+"""Cross-entropy and its gradient in one call: many sizes and options with every access checked,
+bits against the C twin, values against float64."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ class _Kernel:
 
     def _lines(self, lines: tuple[Line, ...], regs: Registers) -> None:
         for op, *operands in lines:
-            self.asm(op, *(regs.named[n] if n in regs.named else n for n in operands))
+            names: list[str] = operands
+            self.asm(op, *(regs.named.get(name, name) for name in names))
 
     def _begin(self) -> None:
         """What is not usual goes elsewhere, with all arguments in place."""
