@@ -65,8 +65,9 @@ def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
         for job in found["unary", "relu"]
         for zero in [job.expected[0] * 0]
     ]
-    found["back", "sgd"] = [_back(job) for job in found["gemm", "nn"] if _is_vector(job)]
-    found["back", "relu_sgd"] = [_masked(job) for job in found["back", "sgd"]]
+    vectors = [job for job in found["gemm", "nn"] if _is_vector(job)]
+    found["back", "sgd"] = [_back(job) for job in vectors]
+    found["back", "relu_sgd"] = [_back(job, relu=True) for job in vectors]
     found["loss", "cross_entropy"] = [_both(job) for job in found["cross_entropy", "grad"]]
     return found
 
@@ -76,11 +77,13 @@ def _is_vector(job: Job) -> bool:
     return sizes["batch"] == sizes["m"] == 1 and len(job.inputs) == 2
 
 
-def _back(job: Job) -> Job:
-    """A product of a vector and weights that are updated afterwards, with hyper-parameters."""
+def _back(job: Job, *, relu: bool = False) -> Job:
+    """A product of a vector and weights that are updated afterwards, with hyper-parameters. relu:
+    one has made the input, and the gradient is that of its own."""
     sizes, hyper = dict(job.sizes), HYPER["sgd"]
     dy, w = job.inputs[0].reshape(-1), job.inputs[1]
     x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],)).astype(np.float32)
+    x = np.maximum(x, 0) if relu else x
     slope = np.outer(dy.astype(np.float64), x)
     operands = [w.astype(np.float64), slope, hyper.astype(np.float64)]
     results = update_op("sgd").reference({}, *operands)
@@ -89,17 +92,11 @@ def _back(job: Job) -> Job:
         job,
         label=f"back: {job.label}",
         inputs=(dy, x, hyper),
-        expected=(*job.expected, *results),
+        expected=(job.expected[0] * (x > 0 if relu else 1), *results),
         tolerance=(*job.tolerance, 2.0**-22 * size),
         sizes=tuple((name, sizes[name]) for name in ("n", "k")),
         before=(None, w),
     )
-
-
-def _masked(job: Job) -> Job:
-    """The same behind a ReLU: the gradient is 0 where the input is not above."""
-    (product, w), above = job.expected, job.inputs[1] > 0
-    return replace(job, label=f"masked {job.label}", expected=(product * above, w))
 
 
 def _both(job: Job) -> Job:

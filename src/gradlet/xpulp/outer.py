@@ -40,7 +40,7 @@ class Kernel:
     """pointers: registers of the matrix, the vector with an element for each row, that with one for
     each column, and the product if there is one. sizes: their register, and the bytes where rows
     and columns are. bias: where a register must be 0, else the work is left to C; then what is too
-    narrow is cut into rows, not columns. masked: the product is 0 where the vector is not above."""
+    narrow is cut into rows, not columns."""
 
     def __init__(
         self,
@@ -49,10 +49,8 @@ class Kernel:
         sizes: tuple[str, int, int],
         held: tuple[int, ...],
         bias: str = "",
-        masked: bool = False,
     ) -> None:
         self.asm, self.epilogue, self.held, self.bias = Asm("outer"), epilogue, held, bias
-        self.masked = masked
         self.sizes, self.rows, self.matrix = sizes, pointers["rows"], pointers["matrix"]
         self.columns, self.product = pointers["columns"], pointers.get("product", "")
         self.moving = tuple(filter(None, (self.matrix, self.columns, self.product)))
@@ -197,20 +195,8 @@ class Kernel:
         asm.label(done)
         asm("slli", factor, HEIGHT, 2)
         asm("sub", self.rows, self.rows, factor)
-        if self.masked:
-            self._mask(sums, held)
         for column, total in enumerate(sums):
             asm.sw(total, self.product, 4 * column)
-
-    def _mask(self, sums: list[str], free: list[str]) -> None:
-        """As integers the sums are multiplied by 1 or by 0."""
-        asm = self.asm
-        for column, value in enumerate(free):
-            asm.lw(value, self.columns, 4 * column)
-        for value in free:
-            asm("flt.s", value, "zero", value)
-        for total, value in zip(sums, free, strict=True):
-            asm("mul", total, total, value)
 
     def _decaying(self, label: str, done: str, row: _Row) -> None:
         self.asm.label(label)
