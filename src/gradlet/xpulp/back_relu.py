@@ -19,7 +19,7 @@ ID, CORES, RESULT, WEIGHTS, SLOPES, INPUTS, HYPER, SIZES = ARGUMENTS
 SLOPE, END, AWAY, SCALE, HEIGHT = ID, CORES, WEIGHTS, HYPER, SIZES
 """What their registers hold later. AWAY: from behind an input to the first of its weights."""
 N4, KEEP, LEAST, BACK, ROW = (f"t{i}" for i in range(5))
-"""LEAST: inputs below it, as integers, are left out. BACK: from the end of a column to its result."""
+"""LEAST: inputs below it, as integers, are left out. BACK: from a column's end to its result."""
 FLOW = ("t5", "t6", *IDLE)
 HELD, SUMS, COLUMNS = (SAVED[i : i + WIDTH] for i in range(0, 12, WIDTH))
 
