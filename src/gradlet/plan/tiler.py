@@ -29,12 +29,13 @@ from gradlet.plan.pieces import (
     tile_axis,
     window_on,
 )
-from gradlet.plan.tile import Candidate, Operand, Problem, judge, search
+from gradlet.plan.tile import Candidate, Operand, Problem, explored, judge
 from gradlet.plan.tiling import TileAxis, Tiling
 from gradlet.target import Target
 
 SUM = "sum"
 MOST_KINDS = 16
+DEARER = 2  # as much may be paid for tiles that the faster kernel takes
 IN_PLACE_CYCLES = 14  # of an access to a far word, on top of one to a near word
 
 
@@ -208,18 +209,39 @@ class Tiler:
         refused: set[str] = set()
         while True:
             problem = self._problem(unit, call, site, operands, refused, ahead)
-            found = search(problem, room)
-            if found is None:
+            found = explored(problem, room)
+            if not found:
                 return None
-            made = self._made(unit, call, site, operands, problem, found)
+            made = self._made(unit, call, site, operands, problem, found[0])
             if isinstance(made, str):
                 refused.add(made)
                 continue
+            if made.kernel.variant != call.kernel.variant:
+                given = (unit, call, site, operands, problem)
+                made = self._as_the_whole(given, found, room) or made
             if made.needed <= room:
                 return made
             room -= made.needed - room
             if room <= 0:
                 return None
+
+    def _as_the_whole(
+        self,
+        given: tuple[Unit, Call, Site, Sequence[Operand | None], Problem],
+        found: Sequence[Candidate],
+        room: int,
+    ) -> Choice | None:
+        """The best tiling that does not cost much more than the first, and has tiles of such sizes
+        that the kernel of the whole takes them; others are far slower."""
+        for candidate in found[1:]:
+            if candidate.cost > DEARER * found[0].cost:
+                return None
+            made = self._made(*given, candidate)
+            if isinstance(made, str) or made.needed > room:
+                continue
+            if made.kernel.variant == given[1].kernel.variant:
+                return made
+        return None
 
     def _operands(self, unit: Unit, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
