@@ -13,8 +13,8 @@ from gradlet.api import training_graph
 from gradlet.capture import capture
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
-from gradlet.engines.device import program_fits
 from gradlet.engines.costs import run_json
+from gradlet.engines.device import program_fits
 from gradlet.errors import GradletError
 from gradlet.plan import Call, Options, Plan, plan
 from gradlet.target import Target
