@@ -7,13 +7,13 @@ a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
 from __future__ import annotations
 
 import ast
-import operator
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import jinja2
@@ -382,47 +382,25 @@ def _field(text: str) -> tuple[str, int]:
     return name, int(count or 0)
 
 
-_OPERATORS: dict[type, Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+_ARITHMETIC = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Subscript),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod),
+    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+    *(ast.BoolOp, ast.And, ast.Or, ast.Call),
+)
 
 
 def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
     """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements:
     all that a TOML may compute."""
-
-    def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant():
-                return node.value
-            case ast.Name():
-                return sizes[node.id]
-            case ast.Subscript():
-                return value(node.value)[value(node.slice)]
-            case ast.BinOp():
-                return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-            case ast.Compare(ops=[op], comparators=[right]):
-                return _OPERATORS[type(op)](value(node.left), value(right))
-            case ast.Call(func=ast.Name(id="min" | "max" as name)):
-                return {"min": min, "max": max}[name](map(value, node.args))
-            case ast.BoolOp():
-                parts = (value(part) for part in node.values)
-                return all(parts) if isinstance(node.op, ast.And) else any(parts)
-        raise ValueError(f"'{expression}' is not simple arithmetic")
-
-    return value(_parsed(expression))
+    return eval(_compiled(expression), {"__builtins__": {}, "min": min, "max": max}, sizes)
 
 
 @cache
-def _parsed(expression: str) -> ast.expr:
-    return ast.parse(expression, mode="eval").body
+def _compiled(expression: str) -> CodeType:
+    tree = ast.parse(expression, mode="eval")
+    nodes = list(ast.walk(tree))
+    chained = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in nodes)
+    if chained or not all(isinstance(node, _ARITHMETIC) for node in nodes):
+        raise ValueError(f"'{expression}' is not simple arithmetic")
+    return compile(tree, "<toml>", "eval")
