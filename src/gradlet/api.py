@@ -17,6 +17,7 @@ from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.emit.project import Project, emit, load, refuse_foreign
 from gradlet.engines import gvsoc, host, sim
+from gradlet.engines.device import needed_code
 from gradlet.engines.model import Run
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Array, Graph
@@ -59,9 +60,13 @@ class Request:
     recipe: Callable[[Mapping[str, Any]], Recipe] | Recipe | None = None
     capture_options: Mapping[str, Any] = field(default_factory=dict)
     planning: Options = field(default_factory=Options)
+    code: int = 0
+    """Bytes of the program, if they are known to be more than the target sets aside."""
 
-    def device(self) -> targets.Target:
-        return targets.load(self.target, cores=self.cores, sizes=self.memories)
+    def device(self, **memories: str | int) -> targets.Target:
+        sizes = {**self.memories, **memories}
+        device = targets.load(self.target, cores=self.cores, sizes=sizes)
+        return replace(device, code=max(device.code, self.code))
 
     def captured(self) -> Captured:
         return capture(self.model, **self.capture_options)
@@ -73,9 +78,15 @@ class Request:
         recipe = self.recipe_for(captured)
         graph = training_graph(captured, recipe, layout=self.layout)
         try:
-            return plan(graph, device, prefix=self.prefix, options=self.planning, fit=fit)
+            found = plan(graph, device, prefix=self.prefix, options=self.planning, fit=fit)
         except DoesNotFit:
             looked_at = plan(graph, device, prefix=self.prefix, options=self.planning, fit=False)
+        else:
+            fits = all(map(found.fits, device.memories))
+            code = needed_code(found) if fits else 0
+            if code <= device.code:
+                return found
+            return replace(self, code=code).plan(captured, fit=fit)
         text = explain(
             looked_at,
             partial(self._again, captured, recipe),
@@ -97,8 +108,7 @@ class Request:
         anew = {key: value for key, value in changes.items() if key in ("batch", "input_shape")}
         if anew:
             captured = capture(self.model, **{**self.capture_options, **anew})
-        sizes = {**self.memories, **changes.get("memories", {})}
-        device = targets.load(self.target, cores=self.cores, sizes=sizes)
+        device = self.device(**changes.get("memories", {}))
         graph = training_graph(captured, recipe, layout=self.layout)
         planning = replace(self.planning, buffers=changes.get("buffers", self.planning.buffers))
         return plan(graph, device, options=planning)

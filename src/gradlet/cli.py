@@ -317,6 +317,12 @@ def _build_table(folder: Path, plan: Plan) -> None:
     if plan.tilings:
         count = sum(tiling.count for tiling in plan.tilings)
         table.add_row("tiles", f"{count:,} in {tiled} of {len(plan.calls)} calls")
+    elif plan.level != plan.target.memories[0]:
+        table.add_row(
+            "tiles",
+            f"none: all is computed where it lies, in {plan.level.name}, which is slow. Without "
+            "room for tiles, a smaller --update or --batch makes some",
+        )
     table.add_row("project", f"{folder}   (next: gradlet verify {folder})")
     Console().print(table)
 

@@ -85,7 +85,9 @@ class Mode:
 
 @dataclass(frozen=True)
 class Variant:
-    """One implementation. `needs` and `scratch` (elements) are arithmetic over the sizes."""
+    """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
+    effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
+    those that are far from it at some sizes; a generator may have a function for it instead."""
 
     name: str
     template: str
@@ -95,6 +97,7 @@ class Variant:
     scratch: str
     params: tuple[tuple[str, Any], ...]
     generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
+    effort: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,10 +174,33 @@ def variant_of(kernel: Kernel) -> Variant:
 
 
 def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    return _amount(variant_of(kernel), "scratch", sizes, cores)
+
+
+def effort(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    """0 where nothing is known but the number of multiply-adds."""
     variant = variant_of(kernel)
-    if not variant.scratch:
+    if not variant.effort and variant.generator:
+        known = getattr(_generator(variant), "effort", None)
+        return known(kernel.mode, sizes, cores, dict(variant.params)) if known else 0
+    return _amount(variant, "effort", sizes, cores)
+
+
+def effort_matters(kernel: Kernel) -> bool:
+    """Whether it depends on the sizes of a tile how good a kernel is."""
+    variant = variant_of(kernel)
+    return bool(variant.effort) or hasattr(_generator(variant), "effort")
+
+
+def _generator(variant: Variant) -> Any:
+    return import_module(f"gradlet.xpulp.{variant.generator}") if variant.generator else None
+
+
+def _amount(variant: Variant, field: str, sizes: Mapping[str, Size], cores: int) -> int:
+    expression = getattr(variant, field)
+    if not expression:
         return 0
-    return int(evaluate(variant.scratch, {**sizes, **dict(variant.params), "cores": cores}))
+    return int(evaluate(expression, {**sizes, **dict(variant.params), "cores": cores}))
 
 
 def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
@@ -209,6 +235,7 @@ def sizes_struct(family: str, prefix: str = "gl") -> str:
     return f"typedef struct {{ {fields} }} {sizes_type(family, prefix)};"
 
 
+@cache
 def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
     family, variant = catalogue()[kernel.family], variant_of(kernel)
@@ -277,8 +304,9 @@ def _argument_names(kernel: Kernel) -> list[str]:
 def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
-    module = import_module(f"gradlet.xpulp.{variant.generator}")
-    made: dict[str, str] = module.generate(kernel.mode, kernel.epilogue, dict(variant.params))
+    made: dict[str, str] = _generator(variant).generate(
+        kernel.mode, kernel.epilogue, dict(variant.params)
+    )
     parameters = _parameters(kernel, prefix)
     names = [text.split()[-1].lstrip("*") for text in parameters]
     return {
@@ -338,6 +366,7 @@ def _load(path: Path) -> Family:
             item.get("scratch", ""),
             tuple(params.items()),
             item.get("generator", ""),
+            item.get("effort", ""),
         )
         for item in value["variants"]
         for params in item.get("space", [{}])
@@ -357,14 +386,14 @@ _ARITHMETIC = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Subscript),
     *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod),
     *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
-    *(ast.BoolOp, ast.And, ast.Or),
+    *(ast.BoolOp, ast.And, ast.Or, ast.Call),
 )
 
 
 def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or` over the named sizes and their elements: all that a TOML
-    may compute."""
-    return eval(_compiled(expression), {"__builtins__": {}}, sizes)
+    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements:
+    all that a TOML may compute."""
+    return eval(_compiled(expression), {"__builtins__": {}, "min": min, "max": max}, sizes)
 
 
 @cache

@@ -15,7 +15,8 @@ import gradlet
 from gradlet import compiler
 from gradlet import target as targets
 from gradlet.compiler import build_program
-from gradlet.emit.project import RUNTIME, STARTUP, Project
+from gradlet.emit import golden as emitted_golden
+from gradlet.emit.project import RUNTIME, STARTUP, Project, emit
 from gradlet.engines import device, host, sim
 from gradlet.errors import GradletError
 from gradlet.plan import Options, plan
@@ -216,6 +217,36 @@ def test_a_program_that_is_too_large(tmp_path: Path) -> None:
     main.write_text(main.read_text() + "\nconst char much[100000] = {1};\n")
     with pytest.raises(GradletError, match="131,072 bytes for code and golden data"):
         device.build_golden(project, tmp_path / "golden.elf")
+
+
+def test_code_is_counted_where_memory_is_short(tmp_path: Path) -> None:
+    """The data fit beside what the target sets aside for code, but the program needs more."""
+    memories = {"L2": "549k"}
+    device_ = targets.load("pulp-open", sizes=memories)
+    alone = plan(zoo_graph("ds-cnn"), device_)
+    with pytest.raises(GradletError, match="131,072 bytes for code and golden data"):
+        device.build_golden(emit(alone, tmp_path / "alone"), tmp_path / "alone.elf")
+    project = gradlet.build("zoo:ds-cnn", tmp_path / "counted", memories=memories)
+    assert project.plan.target.code > device_.code
+    device.build_golden(project, tmp_path / "counted.elf")
+    assert gradlet.memory("zoo:ds-cnn", memories=memories).to_json()["fits"]
+
+
+def test_golden_data_lie_in_a_third_memory(tmp_path: Path) -> None:
+    project = device_project(model_graph("lenet"), tmp_path / "p", L3="1M")
+    assert "GL_IN(L3, rodata)" in (project.folder / "golden.h").read_text()
+    assert golden(project, tmp_path).stdout.endswith("tensors checked: PASS\n")
+
+
+def test_of_large_samples_one_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emitted_golden, "SAMPLE_BYTES", 1)
+    project = device_project(model_graph("lenet", accumulate=2), tmp_path / "p")
+    assert "GOLDEN_SAMPLES 1\n" in (project.folder / "golden.h").read_text()
+    assert golden(project, tmp_path).stdout.endswith("tensors checked: PASS\n")
+    done = subprocess.run([sys.executable, project.folder / "golden.py"], check=False)
+    assert done.returncode == 0
 
 
 def test_printing(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def repeated(view: Array) -> Array:
 def test_a_thousand_permutations(tmp_path: Path) -> None:
     generator, twins = np.random.default_rng(1), Twins([PERMUTE], tmp_path, 8)
     with Trial([PERMUTE], cluster(), sanitize=True) as trial:
-        for number in range(1000):
+        for number in range(1300):
             x = generator.standard_normal(extents(generator)).astype(np.float32)
             view = x.transpose(generator.permutation(6))
             view = view[tuple(slice(int(generator.integers(0, n)), None) for n in view.shape)]
@@ -72,7 +72,7 @@ def padded(generator: np.random.Generator) -> tuple[Array, dict[str, Size], Arra
 def test_a_thousand_paddings(tmp_path: Path) -> None:
     generator, twins = np.random.default_rng(2), Twins([PAD], tmp_path, 8)
     with Trial([PAD], cluster(), sanitize=True) as trial:
-        for _ in range(1000):
+        for _ in range(1020):
             x, sizes, wanted = padded(generator)
             output = np.full(wanted.shape, np.nan, np.float32)
             made = trial.call(PAD, [output], [x], sizes).outputs

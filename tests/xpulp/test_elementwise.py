@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from gradlet.graph import Array
 from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
 from gradlet.trial import Trial
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import Twins, cluster, distinct, same_bits
 
 UPDATES = ("momentum", "adam", "adamw", "squares")
 """Modes that test_updates.py has."""
@@ -66,14 +67,15 @@ def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def jobs(
-    kernel: Kernel, count: int, seed: int
+    kernel: Kernel, seed: int
 ) -> Iterator[tuple[Array, list[Array], dict[str, Size], dict[int, int]]]:
     generator = np.random.default_rng(seed)
-    for number in range(count):
-        size = int(generator.integers(1, generator.choice([4, 20, 60])))
+    for number in itertools.count():
         if kernel.family == "binary":
+            size = int(generator.integers(1, generator.choice([4, 20, 60])))
             sizes, shapes, result = broadcast(generator, size)
         else:
+            size = number + 1
             sizes, shapes, result = {"count": size}, [(size,), (size,)], (size,)
         _, formal = kernels.operands(kernel)
         settings = [operand for operand in formal if operand.dtype == "f32"]
@@ -117,7 +119,9 @@ def test_a_thousand_counts(kernel: Kernel, tmp_path: Path) -> None:
     count = -(-1000 // len(kernels.variant_of(kernel).modes))
     twins = Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for output, inputs, sizes, in_place in jobs(kernel, count, seed=3):
+        for output, inputs, sizes, in_place in distinct(
+            jobs(kernel, seed=3), count, lambda job: job[2]
+        ):
             made = trial.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
             same = twins.call(kernel, [output], inputs, sizes)
             value = expected(kernel, inputs)

@@ -139,7 +139,7 @@ def test_a_thousand_shapes(variant: str, tmp_path: Path) -> None:
     twins = Twins(used, tmp_path, 8)
     reached: Counter[Any] = Counter()
     with Trial(used, cluster(), sanitize=True) as trial:
-        for job in jobs(used, 1008, seed=1):
+        for job in jobs(used, 1160, seed=1):
             check(job, trial, twins)
             reached[job.kernel.mode, job.kernel.epilogue] += 1
     assert len(reached) == len(used)

@@ -47,7 +47,7 @@ def normalised(x: Array, axes: tuple[int, ...], center: bool) -> Array:
 def test_many_groups(kernel: Kernel, tmp_path: Path) -> None:
     generator, twins = np.random.default_rng(3), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for number in range(520):
+        for number in range(550):
             shape = tuple(map(int, generator.integers(1, int(generator.choice([3, 8])), 4)))
             shape = (*shape[:3], int(generator.integers(1, 20)))
             chosen = np.sort(generator.permutation(4)[: generator.integers(1, 4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
 from gradlet.ops.reduce import reduction_sizes
 from gradlet.trial import Trial
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import Twins, cluster, distinct, same_bits
 
 USED = [kernel for kernel in kernels.kernels() if kernel.variant == "chains"]
 HYPER = {"sgd": (0.5, 0.25), "momentum": (0.5, 0.25, 0.75, 1.0)}
@@ -23,10 +24,10 @@ AXES = ((0,), (1,), (0, 2))
 
 
 def jobs(
-    kernel: Kernel, count: int, seed: int
+    kernel: Kernel, seed: int
 ) -> Iterator[tuple[Array, tuple[int, ...], list[Array], dict[str, Size]]]:
     generator = np.random.default_rng(seed)
-    for number in range(count):
+    for number in itertools.count():
         axes = AXES[number % 3]
         most = int(generator.choice([2, 6, 20]))
         shape = tuple(map(int, generator.integers(1, most + 1, 1 + max(axes[-1], 1))))
@@ -43,7 +44,7 @@ def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path) -> None:
     generator = np.random.default_rng(2)
     twins = Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for x, axes, hyper, sizes in jobs(kernel, 300, seed=1):
+        for x, axes, hyper, sizes in distinct(jobs(kernel, seed=1), 300, lambda job: job[3]):
             isa = ("xpulp",)
             able = kernels.candidates("reduce", "sum", kernel.epilogue, sizes, isa, "f32")
             assert able == [kernel], sizes

@@ -41,7 +41,7 @@ def test_a_thousand_updates(kernel: Kernel, tmp_path: Path) -> None:
     generator, twins = np.random.default_rng(6), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
         for number in range(1000):
-            count = int(generator.integers(1, generator.choice([4, 20, 60])))
+            count = number // 2 + 1
             w, g, m = (state(generator, count) for _ in range(3))
             hyper, steps = settings(kernel.mode, number), 1 + number % 4
             inputs = [w, g, hyper, m]
@@ -73,8 +73,7 @@ def test_a_thousand_norms(kernel: Kernel, tmp_path: Path) -> None:
     generator, twins = np.random.default_rng(6), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
         for number in range(500):
-            count = int(generator.integers(1, generator.choice([4, 40, 200])))
-            begin = int(generator.integers(0, 16))
+            count, begin = number + 1, int(generator.integers(0, 16))
             g = generator.standard_normal(count).astype(np.float32)
             before, y = (generator.standard_normal(16).astype(np.float32) for _ in range(2))
             inputs = [g, before if number % 2 else None]

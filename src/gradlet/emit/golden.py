@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,9 +12,11 @@ from gradlet.tolerance import Expectation, expect
 
 STEPS = 2
 PER_TENSOR = 32
+VALUE_BYTES = 12  # index, value, tolerance
+CHECK_BYTES = 64  # a line of the table, and a name
 AT_END = -1
 SAMPLE_BYTES = 1 << 16
-"""So much may the samples take, if that is more than the golden steps need."""
+"""So much may the samples take, if that is more than one of them."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Golden:
 
 def golden(plan: Plan) -> Golden:
     """Expected values of every tensor that the plan keeps, from the float64 reference."""
-    steps = expect(plan.graph, STEPS)
+    count = sample_count(plan)
+    carried = {name: value[:count] for name, value in plan.graph.samples.items()}
+    steps = expect(replace(plan.graph, samples=carried), STEPS)
     places = plan.buffer_of()
     checks = []
     for number, call in enumerate(plan.calls):
@@ -55,10 +59,25 @@ def golden(plan: Plan) -> Golden:
 
 
 def sample_count(plan: Plan) -> int:
-    """How many samples the project carries along."""
+    """How many samples the project carries along; they are used round and round."""
     fed = [plan.graph.samples[name] for name in (*plan.graph.inputs, "target")]
     fitting = SAMPLE_BYTES // max(1, sum(value[0].nbytes for value in fed))
-    return int(min(*map(len, fed), max(STEPS * plan.graph.accumulate, fitting)))
+    return int(min(*map(len, fed), max(1, fitting)))
+
+
+def golden_bytes(plan: Plan) -> int:
+    """At most so much do samples and expected values take."""
+    fed = (plan.graph.samples[name] for name in (*plan.graph.inputs, "target"))
+    tensors = sum(len(call.outputs) for call in plan.calls) + len(plan.graph.updates)
+    values = tensors * (PER_TENSOR * VALUE_BYTES + CHECK_BYTES)
+    return sample_count(plan) * int(sum(value[0].nbytes for value in fed)) + values
+
+
+def golden_level(plan: Plan) -> str:
+    """A memory behind that of the program, if the golden data find room there; else ''."""
+    last = plan.target.memories[-1]
+    behind = len(plan.target.memories) > 2
+    return last.name if behind and plan.taken(last) + golden_bytes(plan) <= last.size else ""
 
 
 def _check(name: str, call: int, step: Expectation) -> Check:

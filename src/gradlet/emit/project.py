@@ -19,7 +19,7 @@ import numpy as np
 import gradlet
 from gradlet import kernels
 from gradlet.dtypes import DTYPES
-from gradlet.emit.golden import AT_END, Golden, golden, sample_count
+from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
@@ -359,6 +359,7 @@ def _golden_view(
         checks.append({**tensor, "call": check.call, "first": first, "count": len(check.index)})
         first += len(check.index)
     return {
+        "golden_level": golden_level(plan),
         "golden_steps": len(expected.losses),
         "golden_samples": count,
         "samples": samples,

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from gradlet import kernels
 from gradlet.compiler import build_program
-from gradlet.emit.project import RUNTIME, STARTUP, Project
+from gradlet.emit.golden import golden_bytes, golden_level
+from gradlet.emit.project import RUNTIME, STARTUP, Project, emit
 from gradlet.errors import GradletError
+from gradlet.plan.model import Plan
+from gradlet.sim.elf import Symbols
 
 STEPS = "steps.c"
 GOLDEN = "main.c"
+TEXT_PER_CODE = 4
+"""A kernel's source has at least so many times the bytes of its code."""
+BESIDES = 32 * 1024
+"""More than start-up, printing and the calls of a network take."""
+ROOMY = 4
+"""A memory so many times as large holds any program whose data fit."""
 
 
 def require_device(project: Project, engine: str) -> None:
@@ -60,3 +72,25 @@ def _build(project: Project, main: Path, output: Path, defines: Sequence[str]) -
                 f"{error}"
             ) from None
         raise
+
+
+def needed_code(plan: Plan) -> int:
+    """Bytes that the program takes beside the plan's data: as the target says, where a look at the
+    sources shows that there is more than enough; else as it is found by linking the golden test."""
+    target, home = plan.target, plan.target.home
+    if not target.machine:
+        return target.code
+    used = {kernel for call in plan.calls for kernel in call.kernels}
+    text = sum(len(kernels.render(kernel, plan.prefix)) for kernel in used)
+    golden = 0 if golden_level(plan) else golden_bytes(plan)
+    if text // TEXT_PER_CODE + golden + BESIDES <= home.size - plan.taken(home):
+        return target.code
+    roomy = [replace(m, size=ROOMY * m.size) if m == home else m for m in target.memories]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wide = replace(plan, target=replace(target, memories=tuple(roomy)))
+        elf = build_golden(emit(wide, folder / "project"), folder / "golden.elf", probes=True)
+        symbols = Symbols(elf.read_bytes())
+    places = (symbols.address(name) or 0 for name in ("gl_l1_image", "gl_l1_start", "gl_l1_end"))
+    image, first, end = places
+    return image + end - first - home.base - plan.taken(home)

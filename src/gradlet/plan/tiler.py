@@ -8,7 +8,15 @@ from math import prod
 
 from gradlet.dtypes import DTYPES
 from gradlet.graph import Graph, Shape, Site
-from gradlet.kernels import Kernel, candidates, catalogue, scratch_elements, variant_of
+from gradlet.kernels import (
+    Kernel,
+    candidates,
+    catalogue,
+    effort,
+    effort_matters,
+    scratch_elements,
+    variant_of,
+)
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size
 from gradlet.plan.model import Call, Follow
@@ -21,12 +29,13 @@ from gradlet.plan.pieces import (
     tile_axis,
     window_on,
 )
-from gradlet.plan.tile import Candidate, Operand, Problem, judge, search
+from gradlet.plan.tile import Candidate, Operand, Problem, explored, judge
 from gradlet.plan.tiling import TileAxis, Tiling
 from gradlet.target import Target
 
 SUM = "sum"
 MOST_KINDS = 16
+DEARER = 2  # as much may be paid for tiles that the faster kernel takes
 IN_PLACE_CYCLES = 14  # of an access to a far word, on top of one to a near word
 
 
@@ -200,18 +209,39 @@ class Tiler:
         refused: set[str] = set()
         while True:
             problem = self._problem(unit, call, site, operands, refused, ahead)
-            found = search(problem, room)
-            if found is None:
+            found = explored(problem, room)
+            if not found:
                 return None
-            made = self._made(unit, call, site, operands, problem, found)
+            made = self._made(unit, call, site, operands, problem, found[0])
             if isinstance(made, str):
                 refused.add(made)
                 continue
+            if made.kernel.variant != call.kernel.variant:
+                given = (unit, call, site, operands, problem)
+                made = self._as_the_whole(given, found, room) or made
             if made.needed <= room:
                 return made
             room -= made.needed - room
             if room <= 0:
                 return None
+
+    def _as_the_whole(
+        self,
+        given: tuple[Unit, Call, Site, Sequence[Operand | None], Problem],
+        found: Sequence[Candidate],
+        room: int,
+    ) -> Choice | None:
+        """The best tiling that does not cost much more than the first, and has tiles of such sizes
+        that the kernel of the whole takes them; others are far slower."""
+        for candidate in found[1:]:
+            if candidate.cost > DEARER * found[0].cost:
+                return None
+            made = self._made(*given, candidate)
+            if isinstance(made, str) or made.needed > room:
+                continue
+            if made.kernel.variant == given[1].kernel.variant:
+                return made
+        return None
 
     def _operands(self, unit: Unit, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
@@ -314,7 +344,7 @@ class Tiler:
             call.macs,
             self.target.cores,
             ahead,
-            self.scratch(call.kernel, call.sizes),
+            lambda tile: self._tile_needs(call.kernel, site, axes, tile),
             allowed,
             gradient,
         )
@@ -324,6 +354,18 @@ class Tiler:
             return 0
         elements = scratch_elements(kernel, sizes, self.target.cores)
         return elements * DTYPES[kernel.dtype].bytes
+
+    def _tile_needs(
+        self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
+    ) -> tuple[int, int]:
+        """Scratch and effort of the first tile by the kernel of the whole node; the others are
+        alike."""
+        if not variant_of(kernel).scratch and not effort_matters(kernel):
+            return 0, 0
+        op = OPS[site.node.op]
+        ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
+        sizes = op.lower(op.tile(site, ranges) or site).sizes
+        return self.scratch(kernel, sizes), effort(kernel, sizes, self.target.cores)
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
         key = signature(site)

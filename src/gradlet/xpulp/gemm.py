@@ -7,6 +7,7 @@ element is fma over k in ascending order, begun with the bias or 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
@@ -28,15 +29,36 @@ BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
 LONG = 32
 """From so many lines on it pays to look for the best cut."""
+BLOCK, QUICK, SLOW, WORTH = 45, 150, 1200, 0.58
+"""Instructions of a block, and of a core to begin with; multiply-adds for one: what the planner
+counts per cycle, with the stalls of one that were measured."""
 FEW = 12
 """Fewer lines are cut in halves at most, where held ones are few as well."""
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
     blocks = {int(held): tuple(lines) for held, lines in params["blocks"].items()}
-    product = Product(mode, epilogue, params["hold"], params.get("bias_of_rows", False))
+    kinds = params.get("bias_of_rows", False), params.get("biased", True)
+    product = Product(mode, epilogue, params["hold"], *kinds)
     kernel = _Kernel(product, blocks)
     return {"body": kernel.text()}
+
+
+def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+    """Multiply-adds that the instructions of the busiest core are worth, times the cores."""
+    lines, held = (sizes["m"], sizes["n"]) if params["hold"] == "b" else (sizes["n"], sizes["m"])
+    width, full = params["width"], params["full"]
+    busiest = []
+    parts = 1
+    while parts <= cores:
+        own, wide = -(-lines // parts), -(-held * parts // cores)
+        panels, blocks = max(1, -(-(wide - 1) // width)), -(-own // full)
+        loads = own * panels + wide * blocks
+        busiest.append(sizes["k"] * (own * wide + loads) + BLOCK * panels * blocks)
+        parts *= 2
+    quick = cores == 8 and (lines < LONG or held < 2 * width or held % (8 * width) == 0)
+    start = QUICK if quick else SLOW
+    return int(sizes["batch"] * cores * (min(busiest) + start) * WORTH)
 
 
 class _Kernel:
@@ -98,14 +120,19 @@ class _Kernel:
         asm.branch("j", to=self.second)
         asm.label(self.nothing)
         asm.branch("j", to=self.out)
+        if self.product.biased:
+            self._place_bias()
+        self._other_cuts()
+        asm.label(self.slow)
+        self._slow_cut()
+
+    def _place_bias(self) -> None:
+        asm = self.asm
         asm.label(self.biased)
         if self.product.bias_of_rows:
             asm("slli", "t0", ROW if self.product.by_columns else COLUMN, 2)
         asm("add", BIAS, BIAS, "t0")
         asm.branch("j", to=self.placed)
-        self._other_cuts()
-        asm.label(self.slow)
-        self._slow_cut()
 
     def _quick_cut(self) -> None:
         """Eight cores, few lines, and held ones for a single panel of each quarter."""
@@ -204,7 +231,8 @@ class _Kernel:
         asm("add", c, c, "t0")
         asm.mv(POINTER, self.argument[streamed])
         asm.mv(BIAS, bias)
-        asm.branch("bnez", bias, to=self.biased)
+        if self.product.biased:
+            asm.branch("bnez", bias, to=self.biased)
         asm.label(self.placed)
         self.held_at, self.c_at = self.argument[held], c
 

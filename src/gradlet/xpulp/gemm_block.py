@@ -71,6 +71,7 @@ class Product:
     epilogue: str
     hold: str
     bias_of_rows: bool = False  # the bias has an element for each row of c, not for each column
+    biased: bool = True  # there may be a bias at all
 
     @property
     def by_columns(self) -> bool:

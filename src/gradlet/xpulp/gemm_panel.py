@@ -7,6 +7,8 @@ from gradlet.xpulp.gemm_block import COUNT, POINTER, Block, Product, at, signatu
 
 BIAS, COLUMNS, HEIGHT, DISTANCE = "s5", "s6", "s7", "s4"
 """What a panel is given: its bias or 0, held ones still to come, lines, held ones to the next."""
+ONE_BLOCK = 256
+"""While few lines are counted, those left over are in the low bits, whole blocks above them."""
 
 
 class Panel:
@@ -18,6 +20,7 @@ class Panel:
         self.held_at, self.c_at = matrix[product.hold], matrix["c"]
         self.with_bias, self.small = asm.fresh(), asm.fresh()
         self.near_bias, self.near_small = asm.fresh(), asm.fresh()
+        self.lesser = asm.fresh()  # the blocks that are a line smaller, as many as `rest` says
         self.after = ""
 
     def word(self, op: str, register: str, name: str) -> None:
@@ -33,8 +36,9 @@ class Panel:
         self.after = after
         self._begin(more=more)
         asm.branch("bltz", COUNT, to=self.near_small)
-        asm.branch("bnez", BIAS, to=self.near_bias)
-        few = asm.fresh()
+        few = asm.fresh() if self.product.biased else self.lesser
+        if self.product.biased:
+            asm.branch("bnez", BIAS, to=self.near_bias)
         asm.branch("beqz", COUNT, to=few)
         asm.compressed(False)
         self._blocks(whole, biased=False)
@@ -53,41 +57,43 @@ class Panel:
 
     def hops(self) -> None:
         """From where branches reach to where they do not."""
-        for near, far in ((self.near_bias, self.with_bias), (self.near_small, self.small)):
+        hops = [(self.near_small, self.small)]
+        if self.product.biased:
+            hops.append((self.near_bias, self.with_bias))
+        for near, far in hops:
             self.asm.label(near)
             self.asm.branch("j", to=far)
 
     def seldom(self) -> None:
         """With a bias; and so few lines that other sizes are needed."""
-        asm, (whole, less, *_) = self.asm, self.sizes
-        none, last = asm.fresh(), asm.fresh()
+        asm = self.asm
         asm.compressed(False)
+        if self.product.biased:
+            self._biased()
+        asm.label(self.small)
+        self._small()
+        asm.branch("j", to=self.lesser)
+        asm.compressed(True)
+
+    def _biased(self) -> None:
+        asm, (whole, less, *_) = self.asm, self.sizes
+        last = asm.fresh()
         asm.label(self.with_bias)
         self._load_bias()
-        asm.branch("beqz", COUNT, to=none)
+        asm.branch("beqz", COUNT, to=self.lesser)
         self._blocks(whole)
-        asm.label(none)
+        asm.label(self.lesser)
         self.word("lw", COUNT, "rest")
         asm.branch("beqz", COUNT, to=last)
         self._blocks(less)
         asm.label(last)
         asm.branch("j", to=self.after)
-        asm.label(self.small)
-        self._small()
-        asm.branch("j", to=self.after)
-        asm.compressed(True)
 
     def _small(self) -> None:
-        """Whole blocks first, then ever smaller ones."""
-        asm, (whole, _, *smaller) = self.asm, self.sizes
-        zero, begun, few = asm.fresh(), asm.fresh(), asm.fresh()
-        self.word("lw", "t0", "rest")
-        asm("add", COUNT, COUNT, "t0")
-        asm("addi", COUNT, COUNT, -1)
-        asm("addi", "t1", "zero", whole)
-        asm("sub", "t0", "t1", "t0")
-        self.word("sw", "t0", "rest")
-        if not self.product.bias_by_line:
+        """What is left over by blocks that are a line smaller; these come after it."""
+        asm, (_, less, *smaller) = self.asm, self.sizes
+        zero, begun, fewer, counted = (asm.fresh() for _ in range(4))
+        if self.product.biased and not self.product.bias_by_line:
             asm.branch("beqz", BIAS, to=zero)
             self._load_bias()
             asm.branch("j", to=begun)
@@ -95,20 +101,29 @@ class Panel:
             for i in range(self.held):
                 self.word("sw", "zero", f"init{i}")
             asm.label(begun)
-        asm.branch("beqz", COUNT, to=few)
-        self._blocks(whole)
-        asm.label(few)
+        asm("addi", "t1", "zero", less)
+        asm.label(fewer)
+        asm("andi", "t0", HEIGHT, ONE_BLOCK - 1)
+        asm.branch("blt", "t0", "t1", to=counted)
+        asm("addi", HEIGHT, HEIGHT, ONE_BLOCK - less)
+        asm.branch("j", to=fewer)
+        asm.label(counted)
+        self.word("sw", HEIGHT, "rest")
         for lines in smaller:
-            other, block = asm.fresh(), self.block(lines)
+            other, block = asm.fresh(), self.block(lines, biased=self.product.biased)
             self.word("lw", "t0", "rest")
             asm("addi", "t1", "zero", lines)
-            asm.branch("blt", "t0", "t1", to=other)
+            asm("andi", "t2", "t0", ONE_BLOCK - 1)
+            asm.branch("blt", "t2", "t1", to=other)
             asm("sub", "t0", "t0", "t1")
             self.word("sw", "t0", "rest")
             block.enter()
             block.write()
             block.leave()
             asm.label(other)
+        self.word("lw", "t0", "rest")
+        asm("srli", "t0", "t0", ONE_BLOCK.bit_length() - 1)
+        self.word("sw", "t0", "rest")
 
     def _load_bias(self) -> None:
         if self.product.bias_by_line:
