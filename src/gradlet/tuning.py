@@ -14,6 +14,7 @@ from gradlet.capture import capture
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
+from gradlet.engines.device import program_fits
 from gradlet.errors import GradletError
 from gradlet.plan import Call, Options, Plan, plan
 from gradlet.target import Target
@@ -103,7 +104,7 @@ def _wholes(
     given: Plan, tuned: Tuned, before: Mapping[str, Any], folder: Path
 ) -> Iterator[tuple[Plan, Mapping[str, Any]]]:
     """With all wishes; and without those of nodes that are no quicker in the whole."""
-    if tuned.plan == given:
+    if tuned.plan == given or not program_fits(tuned.plan):
         return
     after = _measured(tuned.plan, folder)
     yield tuned.plan, after
@@ -111,7 +112,7 @@ def _wholes(
     gained = {n["name"] for n in after["nodes"] if n["cycles"] < old[n["name"]]}
     wishes = {name: wish for name, wish in tuned.wishes.items() if name in gained}
     some = plan_with(given, wishes)
-    if some not in (given, tuned.plan):
+    if some not in (given, tuned.plan) and program_fits(some):
         yield some, _measured(some, folder)
 
 

@@ -17,7 +17,7 @@ USED = [
     and kernels.variant_of(kernel).isa == "xpulp"
     and not kernels.variant_of(kernel).generator.startswith(OTHERS)
 ]
-SHAPES = 1008
+SHAPES = 1104
 
 
 @pytest.mark.parametrize("variant", sorted({kernel.variant for kernel in USED}))
