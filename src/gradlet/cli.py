@@ -211,7 +211,8 @@ def tune(
     options = {"in": in_, "out-channels": out_channels, "kernel": kernel, "stride": stride}
     options |= {"pad": pad, "groups": groups, "step": step}
     device = {"target": target, "cores": cores, "l1": l1, "set": set_}
-    chosen = Settings(keep=keep, exhaustive=exhaustive)
+    rounds = min(Settings.rounds, keep // 3)  # who keeps few wants few
+    chosen = Settings(keep=keep, rounds=rounds, exhaustive=exhaustive)
     result = cli_tune.tune_command(project, layer, options, device, chosen, jobs, dask)
     value = result.to_json()
     _show(json_, value, lambda: cli_tune.show(value))

@@ -22,7 +22,7 @@ ITEM = 4
 NO_FIT = -1
 UNLIMITED = 1_000_000_000
 """Cycles of a candidate that is measured to its end, however slow."""
-LOOKS = ((0.15, 2.0), (0.3, 1.5), (0.6, 1.25), (1.0, 1.0))
+LOOKS = ((0.15, 2.0), (0.3, 1.5), (0.45, 1.35), (0.6, 1.2), (0.8, 1.1), (1.0, 1.0))
 """(part of its limit, factor): when a candidate has taken that part, it is given up if it would
 take so many times its limit at the pace of what it has fetched so far. Boxes are fetched before
 they are needed, so that this seems too quick rather than too slow."""

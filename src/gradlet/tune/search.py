@@ -1,9 +1,9 @@
 """Which candidates of a call are measured, and which of them is taken.
 
 The judgement of the planner ranks all. The planner's own choice is measured first, then the best of
-every kind and the best of the rest, then neighbours of the best measured one, as long as that gets
-better. An exhaustive search measures all. A candidate that turns out to be far slower than the best
-known before is not measured to its end.
+every kind and the best of the rest, then, in some rounds, neighbours of the quickest. An exhaustive
+search measures all. A candidate that turns out to be slower than the best known before, and by more
+than a little, is not measured to its end.
 """
 
 from __future__ import annotations
