@@ -111,8 +111,8 @@ def test_the_simulator_agrees_with_gvsoc_to_the_cycle(
 ) -> None:
     """Whole training steps, in GVSoC's own configuration: 4 FPUs, no contention for banks.
 
-    Programs of less than 2.7 million cycles: there GVSoC counts one cycle twice, where an edge of
-    its reference clock meets one of the cluster's, and again every 15 million cycles.
+    Programs of less than 2.7 million cycles: there GVSoC takes a cycle more, as a tick of its
+    reference clock meets one of the cluster's, and again every 15 million cycles.
     """
     graph = zoo_graph(name) if name in zoo.models() else model_graph(name)
     project = device_project(graph, tmp_path / "p", cores=cores)
