@@ -65,7 +65,10 @@ def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
         for job in found["unary", "relu"]
         for zero in [job.expected[0] * 0]
     ]
-    found["back", "sgd"] = [_back(job) for job in found["gemm", "nn"] if _is_vector(job)]
+    vectors = [job for job in found["gemm", "nn"] if _is_vector(job)]
+    found["back", "sgd"] = [_back(job) for job in vectors]
+    found["back", "relu_sgd"] = [_back(job, relu=True) for job in vectors]
+    found["loss", "cross_entropy"] = [_both(job) for job in found["cross_entropy", "grad"]]
     return found
 
 
@@ -74,11 +77,13 @@ def _is_vector(job: Job) -> bool:
     return sizes["batch"] == sizes["m"] == 1 and len(job.inputs) == 2
 
 
-def _back(job: Job) -> Job:
-    """A product of a vector and weights that are updated afterwards, with hyper-parameters."""
+def _back(job: Job, *, relu: bool = False) -> Job:
+    """A product of a vector and weights that are updated afterwards, with hyper-parameters. relu:
+    one has made the input, and the gradient is that of its own."""
     sizes, hyper = dict(job.sizes), HYPER["sgd"]
     dy, w = job.inputs[0].reshape(-1), job.inputs[1]
     x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],)).astype(np.float32)
+    x = np.maximum(x, 0) if relu else x
     slope = np.outer(dy.astype(np.float64), x)
     operands = [w.astype(np.float64), slope, hyper.astype(np.float64)]
     results = update_op("sgd").reference({}, *operands)
@@ -87,10 +92,27 @@ def _back(job: Job) -> Job:
         job,
         label=f"back: {job.label}",
         inputs=(dy, x, hyper),
-        expected=(*job.expected, *results),
+        expected=(job.expected[0] * (x > 0 if relu else 1), *results),
         tolerance=(*job.tolerance, 2.0**-22 * size),
         sizes=tuple((name, sizes[name]) for name in ("n", "k")),
         before=(None, w),
+    )
+
+
+def _both(job: Job) -> Job:
+    """The loss as well as its gradient, in two steps."""
+    scores, labels, _, *weights = job.inputs
+    operands = [scores.astype(np.float64), labels, *(w.astype(np.float64) for w in weights)]
+    op = OPS["cross_entropy"]
+    loss = op.reference(job.site.attrs, *operands)
+    (size,) = op.magnitude(job.site.attrs, operands, loss)
+    tolerance = MARGIN * 2.0**-24 * (8 + scores.size) * size
+    return replace(
+        job,
+        label=f"both: {job.label}",
+        expected=(*loss, *job.expected),
+        tolerance=(tolerance, *job.tolerance),
+        repeat=2,
     )
 
 
@@ -272,7 +294,7 @@ def overwritable(kernel: Kernel, job: Job) -> list[dict[int, int]]:
     """Operands whose memory the outputs may take: one for the first, or all that are replaced."""
     op = OPS[job.site.node.op]
     slots = [slot.rstrip("?") for slot in op.inputs]
-    if kernel.epilogue or kernel.mode == "reset":
+    if kernel.epilogue or kernel.mode == "reset" or kernel.family == "loss":
         return []
     if isinstance(op, Update):
         names = enumerate(name.removesuffix("_next") for name in op.outputs)

@@ -16,7 +16,7 @@ from gradlet import zoo
 from gradlet.engines import device
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Graph
-from gradlet.plan import Options, Plan, check_plan, plan
+from gradlet.plan import Options, Plan, Wish, check_plan, plan
 from gradlet.plan.table import table_bytes
 from gradlet.plan.tiling import TileAxis, Tiling, Window
 from gradlet.sim import Symbols
@@ -32,7 +32,8 @@ def tiled(graph: Graph, l1: str, cores: int = 4, **options: Any) -> Plan:
 @pytest.fixture(scope="module")
 def lenet() -> Plan:
     """Tiles of images and channels, sums over tiles, first boxes fetched early."""
-    return tiled(model_graph("lenet"), "11k")
+    halves = Wish((("inner", 27),), ahead=True, variant="hold_a_5x4")
+    return tiled(model_graph("lenet"), "11k", wishes={"relu_2": halves})
 
 
 def test_it_has_what_is_broken_below(lenet: Plan) -> None:

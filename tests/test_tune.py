@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,18 +16,38 @@ import pytest
 import gradlet
 from gradlet.engines import sim
 from gradlet.errors import GradletError
-from gradlet.plan import Plan, plan
+from gradlet.plan import Options, Plan, plan
 from gradlet.target import load as load_target
-from gradlet.tune import Settings, Tuned, tune
+from gradlet.tune import Settings, Tuned, Wish, search, tune
 from gradlet.tune.cache import Cache
+from gradlet.tune.measure import NO_FIT
 from gradlet.tune.pool import Pool
-from gradlet.tuning import tune_conv2d, tune_project
+from gradlet.tuning import _computes, _layer_plan, tune_conv2d, tune_project
 from tests.pulp.support import device_project, model_graph
 from tests.test_cli import gradlet as command
 
 START = 1500
 """Cycles that a call by itself needs for its table and its first boxes, which a network hides."""
 QUICK = Settings(keep=3, rounds=1, around=2)
+SCRIPT = """
+from pathlib import Path
+import gradlet
+from gradlet.tune import Settings, tune
+from gradlet.tune.cache import Cache
+from gradlet.tune.pool import Pool
+print("once")
+pool = Pool(2)
+calls = [call.name for call in gradlet.load("p").plan.calls if call.tiling][:3]
+found = tune(
+    gradlet.load("p").plan,
+    Settings(keep=3),
+    pool=pool,
+    cache=Cache(Path("cache")),
+    only=lambda call: call.name in calls,
+)
+pool.close()
+print("measured" if found.evaluations > 4 else "nothing")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +136,66 @@ def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
     layer = {"out": 4, "kernel": 3, "padding": 1}
     quick = tune_conv2d(layer, [3, 8, 8], "forward", target, QUICK, jobs=1)
     every = tune_conv2d(layer, [3, 8, 8], "forward", target, Settings(exhaustive=True), jobs=1)
-    assert len(every.ranked) > 4 * len(quick.ranked)
+    assert every.tuned.nodes[0].candidates > 4 * quick.tuned.nodes[0].candidates
     assert every.ranked[0][1] <= quick.ranked[0][1]
     assert every.ranked[0][1] >= 0.9 * quick.ranked[0][1]
+
+
+def test_giving_up_changes_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all candidates those that are stopped are slower than the limit, and nothing else."""
+    layer, target = {"out": 8, "kernel": 3, "padding": 1}, load_target("pulp-open")
+    given = _layer_plan(layer, [8, 8, 8], target)
+
+    def every(place: str) -> Mapping[Wish, int]:
+        found = tune(
+            given,
+            Settings(exhaustive=True, tiles=8),
+            pool=Pool(1),
+            cache=Cache(tmp_path / place),
+            options=Options(buffers="double"),
+            only=lambda call: _computes(given, call, "conv2d_weight_grad"),
+        )
+        return found.measured[0]
+
+    some = every("some")
+    monkeypatch.setattr(search, "SLOW", 1000)
+    to_the_end = every("all")
+    assert len(to_the_end) > 4 * len(some)
+    assert some.items() <= to_the_end.items()
+    stopped = [cycles for wish, cycles in to_the_end.items() if wish not in some]
+    assert min(stopped) > 1.2 * min(some.values())
+
+
+def test_a_limit_is_part_of_what_is_known(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.add({"whole": 700, "stopped": -500, "large": NO_FIT})
+    limits = {"whole": 400, "stopped": 400, "large": 400, "new": 400}
+    assert cache.known(limits) == {"whole": 700, "stopped": -500, "large": NO_FIT}
+    assert cache.known({"stopped": 600}) == {}
+
+
+def test_a_script_may_tune_at_its_top_level(small: Plan, tmp_path: Path) -> None:
+    """The processes that measure never import the program that started them."""
+    gradlet.emit(small, tmp_path / "p")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "once\nmeasured\n"
+    assert done.stderr == ""
+
+
+def test_a_process_that_dies_gets_one_message(small: Plan, tmp_path: Path) -> None:
+    pool = Pool(2)
+    try:
+        tuned(small, tmp_path / "one", pool=pool)
+        for worker in pool._workers:
+            worker.process.kill()
+        with pytest.raises(GradletError, match="has ended with status"):
+            tuned(small, tmp_path / "two", pool=pool)
+    finally:
+        pool.close()
 
 
 def test_several_processes_find_the_same(small: Plan, tmp_path: Path) -> None:
@@ -179,6 +256,7 @@ def test_a_scheduler_in_another_process(small: Plan, tmp_path: Path) -> None:
         (["tune", "--layer", "pool"], "there is conv2d"),
         (["tune", "--layer", "conv2d"], "needs --in"),
         (["tune", "nowhere"], "is not a Gradlet project"),
+        (["tune", "zoo:ds-cnn"], "gradlet build zoo:ds-cnn -o DIR"),
         (["tune", "p", "--keep", "0"], "at least one candidate"),
         (["tune", "p", "--dask", "tcp://127.0.0.1:1"], "no Dask scheduler"),
     ],

@@ -53,7 +53,9 @@ def conv2d(
     step: Step,
     stride: Annotated[str, typer.Option(help="S or HxW.")] = "1",
     pad: Annotated[str, typer.Option(help="P, HxW, or TOPxLEFTxBOTTOMxRIGHT.")] = "0",
+    dilation: Annotated[str, typer.Option(help="D or HxW.")] = "1",
     groups: Annotated[int, typer.Option(help="The number of channels: depthwise.")] = 1,
+    layout: Annotated[str, typer.Option(help="Of the maps: chw or hwc.")] = "chw",
     batch: Batch = 1,
     update: Update = "",
     dtype: Dtype = "f32",
@@ -70,6 +72,7 @@ def conv2d(
     size = numbers("--kernel", kernel, (1, 2), 1, "K or HxW, such as 3 or 10x4")
     steps = numbers("--stride", stride, (1, 2), 1, "S or HxW, such as 2")
     sides = numbers("--pad", pad, (1, 2, 4), 0, "P, HxW or TOPxLEFTxBOTTOMxRIGHT, such as 1")
+    spread = numbers("--dilation", dilation, (1, 2), 1, "D or HxW, such as 2")
     top, left = (sides * 2)[:2]
     bottom, right = sides[2:] if len(sides) == 4 else (top, left)
     case = bench.conv2d(
@@ -82,6 +85,8 @@ def conv2d(
         batch,
         step,
         update,
+        (spread[0], spread[-1]),
+        layout,
     )
     return _show(case, device, alignments, json_)
 
@@ -154,6 +159,9 @@ def _tables(report: bench.Report) -> None:
             f"{row.kernel:<{wide}}{row.cycles:>12,}{f'{row.least:,} - {row.most:,}':>24}"
             f"{row.mac_per_cycle:>11.2f}{row.instructions / row.macs:>12.2f}{limit:>16}  {causes}"
         )
+    near = report.target.memories[0].name
+    for name, needed in report.too_large:
+        print(f"{name:<{wide}}  left out: with its scratch it takes {needed:,} bytes of {near}")
     for row in report.rows:
         if not row.same_bits:
             stderr.print(f"[bold red]{row.kernel}: other bits than its C on this machine[/]")

@@ -44,6 +44,11 @@ def tune_command(
     """A project, or a layer: exactly one of them."""
     if bool(layer) == (folder is not None):
         raise GradletError("name a project or a layer: gradlet tune DIR, or --layer conv2d")
+    if folder is not None and str(folder).startswith("zoo:"):
+        raise GradletError(
+            f"{folder} is a model: `gradlet build {folder} -o DIR` makes a project of it, and "
+            f"`gradlet tune DIR` tunes that"
+        )
     if chosen.keep < 1:
         raise GradletError(f"--keep {chosen.keep}: at least one candidate has to be measured")
     with _bar() as progress:
@@ -91,7 +96,10 @@ def _bar() -> Iterator[Any]:
         task = bar.add_task("", total=None)
 
         def progress(done: int, total: int, text: str) -> None:
-            bar.update(task, completed=done, total=total, description=text)
+            if total:
+                bar.update(task, completed=done, total=total, description=text)
+            else:  # no part of the candidates
+                bar.update(task, description=text)
 
         yield progress
 

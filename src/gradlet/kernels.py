@@ -7,13 +7,13 @@ a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
 from __future__ import annotations
 
 import ast
-import operator
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import jinja2
@@ -85,7 +85,9 @@ class Mode:
 
 @dataclass(frozen=True)
 class Variant:
-    """One implementation. `needs` and `scratch` (elements) are arithmetic over the sizes."""
+    """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
+    effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
+    those that are far from it at some sizes; a generator may have a function for it instead."""
 
     name: str
     template: str
@@ -95,6 +97,7 @@ class Variant:
     scratch: str
     params: tuple[tuple[str, Any], ...]
     generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
+    effort: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,10 +174,33 @@ def variant_of(kernel: Kernel) -> Variant:
 
 
 def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    return _amount(variant_of(kernel), "scratch", sizes, cores)
+
+
+def effort(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    """0 where nothing is known but the number of multiply-adds."""
     variant = variant_of(kernel)
-    if not variant.scratch:
+    if not variant.effort and variant.generator:
+        known = getattr(_generator(variant), "effort", None)
+        return known(kernel.mode, sizes, cores, dict(variant.params)) if known else 0
+    return _amount(variant, "effort", sizes, cores)
+
+
+def effort_matters(kernel: Kernel) -> bool:
+    """Whether it depends on the sizes of a tile how good a kernel is."""
+    variant = variant_of(kernel)
+    return bool(variant.effort) or hasattr(_generator(variant), "effort")
+
+
+def _generator(variant: Variant) -> Any:
+    return import_module(f"gradlet.xpulp.{variant.generator}") if variant.generator else None
+
+
+def _amount(variant: Variant, field: str, sizes: Mapping[str, Size], cores: int) -> int:
+    expression = getattr(variant, field)
+    if not expression:
         return 0
-    return int(evaluate(variant.scratch, {**sizes, **dict(variant.params), "cores": cores}))
+    return int(evaluate(expression, {**sizes, **dict(variant.params), "cores": cores}))
 
 
 def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
@@ -278,8 +304,9 @@ def _argument_names(kernel: Kernel) -> list[str]:
 def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
-    module = import_module(f"gradlet.xpulp.{variant.generator}")
-    made: dict[str, str] = module.generate(kernel.mode, kernel.epilogue, dict(variant.params))
+    made: dict[str, str] = _generator(variant).generate(
+        kernel.mode, kernel.epilogue, dict(variant.params)
+    )
     parameters = _parameters(kernel, prefix)
     names = [text.split()[-1].lstrip("*") for text in parameters]
     return {
@@ -339,6 +366,7 @@ def _load(path: Path) -> Family:
             item.get("scratch", ""),
             tuple(params.items()),
             item.get("generator", ""),
+            item.get("effort", ""),
         )
         for item in value["variants"]
         for params in item.get("space", [{}])
@@ -354,45 +382,25 @@ def _field(text: str) -> tuple[str, int]:
     return name, int(count or 0)
 
 
-_OPERATORS: dict[type, Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+_ARITHMETIC = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Subscript),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod),
+    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+    *(ast.BoolOp, ast.And, ast.Or, ast.Call),
+)
 
 
 def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or` over the named sizes and their elements: all that a TOML
-    may compute."""
-
-    def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant():
-                return node.value
-            case ast.Name():
-                return sizes[node.id]
-            case ast.Subscript():
-                return value(node.value)[value(node.slice)]
-            case ast.BinOp():
-                return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-            case ast.Compare(ops=[op], comparators=[right]):
-                return _OPERATORS[type(op)](value(node.left), value(right))
-            case ast.BoolOp():
-                parts = (value(part) for part in node.values)
-                return all(parts) if isinstance(node.op, ast.And) else any(parts)
-        raise ValueError(f"'{expression}' is not simple arithmetic")
-
-    return value(_parsed(expression))
+    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements:
+    all that a TOML may compute."""
+    return eval(_compiled(expression), {"__builtins__": {}, "min": min, "max": max}, sizes)
 
 
 @cache
-def _parsed(expression: str) -> ast.expr:
-    return ast.parse(expression, mode="eval").body
+def _compiled(expression: str) -> CodeType:
+    tree = ast.parse(expression, mode="eval")
+    nodes = list(ast.walk(tree))
+    chained = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in nodes)
+    if chained or not all(isinstance(node, _ARITHMETIC) for node in nodes):
+        raise ValueError(f"'{expression}' is not simple arithmetic")
+    return compile(tree, "<toml>", "eval")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +22,7 @@ from gradlet.graph import Array
 from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, explain
-from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN
+from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN, STATUS_LIMIT
 from gradlet.target import Target
 
 PACKAGE = Path(__file__).parent
@@ -85,12 +86,17 @@ def _shifted(text: str, shift: int) -> str:
     return text.replace(marker, marker + '        "nop\\n"\n' * shift)
 
 
+@lru_cache(maxsize=4)
+def _symbols(elf: bytes) -> Symbols:
+    return Symbols(elf)
+
+
 class Paused:
     """A program that stops at milestones, between which the machine belongs to its owner."""
 
     def __init__(self, elf: bytes, target: Target) -> None:
         self.target = target
-        self.symbols = Symbols(elf)
+        self.symbols = _symbols(elf)
         self.machine = Machine(SimConfig.of(target.machine))
         if problem := self.machine.load_elf(elf):
             raise GradletError(problem)
@@ -115,18 +121,23 @@ class Paused:
             raise GradletError(f"the program of kernels has no {symbol}")
         return address
 
-    def reach(self, symbol: str) -> None:
-        """Run until the first core comes to the next milestone, which is this one."""
+    def reach(self, symbol: str, limit: int = LIMIT) -> bool:
+        """Run until the first core comes to the next milestone, which is this one; False if that
+        is behind the limit."""
         self.milestone += 1
         while max(self.passed) < self.milestone:
-            status = self.machine.run(LIMIT)
+            status = self.machine.run(limit)
             self.machine.take_stdout()
+            if status == STATUS_LIMIT and limit < LIMIT:
+                self.milestone -= 1  # still the next one
+                return False
             if status not in (STATUS_BREAK, STATUS_DRAIN):
                 raise SimError(explain(self.machine, status, self.symbols))
             for core, pc in self.machine.take_breaks():
                 self.passed[core] += 1
                 if self.passed[core] == self.milestone and pc != self.place(symbol):
                     raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
+        return True
 
 
 class Trial(Paused):
@@ -151,13 +162,14 @@ class Trial(Paused):
         *,
         in_place: Mapping[int, int] | None = None,
         known: Sequence[int] = (),
-        step: int = 0,
+        repeat: int = 1,
         level: str = "",
         align: int = 4,
     ) -> Outcome:
         """One call. An output's array has its initial contents; with `in_place` (output: input) it
         lies where that input does. known: outputs that the kernel reads before it writes them.
-        level: the memory for operands, else the nearest."""
+        repeat: the steps of a kernel that has several; the cost is that of the last. level: the
+        memory for operands, else the nearest."""
         near = self.target.memories[0].name
         settings = np.array(size_words(kernel, sizes), np.int32)
         spots = _Spots(*self._room(near), align, self._gap)
@@ -171,9 +183,7 @@ class Trial(Paused):
         ]
         scratch = 4 * kernels.scratch_elements(kernel, sizes, self.target.cores)
         at_scratch = [spots.take(scratch)] if scratch else []
-        steps = [step] if kernels.catalogue()[kernel.family].stepped else []
-        words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch, *steps, at_sizes]
-        self.machine.write(self.place("gl_trial"), np.array(words, np.uint32).tobytes())
+        words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch]
         granted = []
         if self.sanitize:
             if kernels.updated(kernel) or in_place:
@@ -184,18 +194,23 @@ class Trial(Paused):
                 [(at, scratch) for at in at_scratch],
                 {at_outputs[index] for index in known},
             )
-        return self._run(granted, list(zip(at_outputs, outputs, strict=True)))
+        stepped = kernels.catalogue()[kernel.family].stepped
+        for step in range(repeat):
+            own = [*words, *([step] if stepped else []), at_sizes]
+            self.machine.write(self.place("gl_trial"), np.array(own, np.uint32).tobytes())
+            outcome = self._run(list(zip(at_outputs, outputs, strict=True)))
+        for address, size in granted:
+            self.machine.watch(address, size, read=False, write=False, initialised=True)
+        return outcome
 
-    def _run(
-        self, granted: list[tuple[int, int]], results: list[tuple[int, Array | None]]
-    ) -> Outcome:
+    def _run(self, results: list[tuple[int, Array | None]]) -> Outcome:
+        if self.sanitize:
+            self.machine.watch_new_phase()
         self.reach("gl_trial_go")
         before = self._counters()
         self.reach("gl_trial_end")
         after = self._counters()
         self.reach("gl_trial_wait")
-        for address, size in granted:
-            self.machine.watch(address, size, read=False, write=False, initialised=True)
         cycles = self.machine.read(self.place("gl_trial") + 4 + 4 * ARGUMENTS, 4 * 16)
         return Outcome(
             tuple(
@@ -263,7 +278,6 @@ class Trial(Paused):
     ) -> list[tuple[int, int]]:
         """What this call may do; known: where outputs have values before, which it updates."""
         watch = self.machine.watch
-        self.machine.watch_new_phase()
         top, stack = self.place("gl_stacks_end"), self.target.stack
         for core in range(self.target.cores):
             low = top - stack * (core + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from gradlet.capture import capture
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
+from gradlet.engines.device import program_fits
 from gradlet.errors import GradletError
 from gradlet.plan import Call, Options, Plan, plan
 from gradlet.target import Target
@@ -88,10 +89,10 @@ def tune_project(
     finally:
         pool.close()
     with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        before = _measured(project.plan, Path(folder) / "before")
+        progress(0, 0, "a whole training step")
+        before = _measured(project.plan, Path(folder))
         best, after = project.plan, before
-        for candidate in _plans(project.plan, tuned, before, Path(folder)):
-            found = _measured(candidate, Path(folder) / "after")
+        for candidate, found in _wholes(project.plan, tuned, before, Path(folder)):
             if found["cycles"][-1] < after["cycles"][-1]:
                 best, after = candidate, found
     if best is not project.plan:
@@ -99,23 +100,30 @@ def tune_project(
     return Tuning(project, tuned, before, after)
 
 
-def _plans(given: Plan, tuned: Tuned, before: Mapping[str, Any], folder: Path) -> list[Plan]:
+def _wholes(
+    given: Plan, tuned: Tuned, before: Mapping[str, Any], folder: Path
+) -> Iterator[tuple[Plan, Mapping[str, Any]]]:
     """With all wishes; and without those of nodes that are no quicker in the whole."""
-    after = _measured(tuned.plan, folder / "all")
+    if tuned.plan == given or not program_fits(tuned.plan):
+        return
+    after = _measured(tuned.plan, folder)
+    yield tuned.plan, after
     old = {node["name"]: node["cycles"] for node in before["nodes"]}
     gained = {n["name"] for n in after["nodes"] if n["cycles"] < old[n["name"]]}
     wishes = {name: wish for name, wish in tuned.wishes.items() if name in gained}
-    return [tuned.plan, plan_with(given, wishes)]
+    some = plan_with(given, wishes)
+    if some not in (given, tuned.plan) and program_fits(some):
+        yield some, _measured(some, folder)
 
 
-def _measured(plan: Plan, folder: Path) -> dict[str, Any]:
+def _measured(plan: Plan, folder: Path) -> Mapping[str, Any]:
     project = emit(plan, folder)
     return run_json(project, sim.run(project, steps=2))
 
 
 @dataclass(frozen=True)
 class LayerTuning:
-    """One step of one layer: every candidate that was measured, the quickest first."""
+    """One step of one layer: the candidates that were measured to their end, the quickest first."""
 
     label: str
     tuned: Tuned
@@ -130,6 +138,7 @@ class LayerTuning:
         ]
         return {
             "layer": self.label,
+            "candidates": node.candidates,
             "before_cycles": node.before,
             "after_cycles": node.after,
             "evaluations": self.tuned.evaluations,

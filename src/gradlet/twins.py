@@ -37,17 +37,21 @@ class Twins:
         outputs: Sequence[Array | None],
         inputs: Sequence[Array | None],
         sizes: Mapping[str, Size],
+        repeat: int = 1,
     ) -> list[Array]:
         """What the kernel leaves in its outputs, whose arrays have their initial contents."""
         made = [None if v is None else v.copy() for v in outputs]
         words = np.array(size_words(kernel, sizes), np.int32)
         elements = kernels.scratch_elements(kernel, sizes, self.cores)
         scratch = [np.zeros(elements, np.float32)] if elements else []
-        arguments = [_pointer(v) for v in (*made, *inputs, *scratch, words)]
+        pointers = [_pointer(v) for v in (*made, *inputs, *scratch)]
+        stepped = kernels.catalogue()[kernel.family].stepped
         function = getattr(self.library, kernel.name)
         function.restype = None
-        for core in range(self.cores):
-            function(Core(core, self.cores), *arguments)
+        for step in range(repeat):
+            arguments = [*pointers, *([step] if stepped else []), _pointer(words)]
+            for core in range(self.cores):
+                function(Core(core, self.cores), *arguments)
         return [v for v in made if v is not None]
 
 

@@ -204,3 +204,13 @@ def test_bad_data(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -
     path.write_text("no zip")
     with pytest.raises(GradletError, match="cannot read"):
         gradlet.capture(module, (x,), batch=1, data=path)
+
+
+def test_weights_left_to_chance_are_the_same_every_time(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n")
+    path.write_text(path.read_text() + "        super().__init__(3, 2)\n")
+    before = torch.random.get_rng_state()
+    one, other = (gradlet.capture(f"{path}:Net", input_shape=[3]).graph for _ in range(2))
+    assert all((one.data[name] == other.data[name]).all() for name in one.data)
+    assert (torch.random.get_rng_state() == before).all()

@@ -54,16 +54,19 @@ def test_zoo_in_32k(name: str, tmp_path: Path) -> None:
     assert all(verdict.bit_identical.values())
 
 
-def test_rare_convolutions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["chw", "hwc"])
+def test_rare_convolutions(layout: str, tmp_path: Path) -> None:
     """Groups, wide kernels, several images: the long way through each kernel, deep in the stack."""
     torch.manual_seed(0)
     module = nn.Sequential(
         *(nn.Conv2d(3, 8, 5, padding=2, stride=2), nn.GroupNorm(2, 8), nn.SiLU()),
         *(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Hardswish()),
         *(nn.Conv2d(8, 12, 3, padding=1, groups=4), nn.Conv2d(12, 6, 1, stride=2), nn.ReLU()),
+        *(nn.Conv2d(6, 7, 3, padding=2, dilation=2), nn.Conv2d(7, 6, 5, padding=2), nn.ReLU()),
         *(nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(96, 5)),
     )
-    graph = training_graph(gradlet.capture(module, (torch.randn(2, 3, 32, 32),), name="rare"))
+    captured = gradlet.capture(module, (torch.randn(2, 3, 32, 32),), name="rare")
+    graph = training_graph(captured, layout=layout)
     project = device_project(graph, tmp_path / "p", L1="24k")
     assert len(project.plan.tilings) > 10
     verdict = gradlet.verify(project, steps=1)

@@ -13,6 +13,8 @@ from gradlet.graph import Array, Attrs
 from gradlet.kernels import EPILOGUES, catalogue
 from gradlet.ops import OPS
 from gradlet.ops.base import ShapeError
+from gradlet.ops.channels import LAYOUTS as MAPS
+from gradlet.ops.channels import channels_last
 from gradlet.ops.conv import conv_sizes
 from gradlet.ops.optimizer import update_op
 from gradlet.tolerance import MARGIN
@@ -91,11 +93,15 @@ def conv2d(
     batch: int,
     step: str,
     update: str = "",
+    dilation: tuple[int, int] = (1, 1),
+    layout: str = "chw",
 ) -> Case:
-    """shape: channels, height, width. padding: top, left, bottom, right."""
+    """shape: channels, height, width, whatever the layout. padding: top, left, bottom, right."""
     _positive(**{"out-channels": channels, "groups": groups, "batch": batch})
-    _positive(kernel=min(kernel), stride=min(stride))
+    _positive(kernel=min(kernel), stride=min(stride), dilation=min(dilation))
     _known_step(step)
+    if layout not in MAPS:
+        raise GradletError(f"--layout {layout}: there are {', '.join(MAPS)}")
     if shape[0] % groups or channels % groups:
         raise GradletError(
             f"{shape[0]} input and {channels} output channels cannot be split into {groups} groups"
@@ -103,23 +109,31 @@ def conv2d(
     attrs: Attrs = {
         "stride": stride,
         "padding": padding,
-        "dilation": (1, 1),
+        "dilation": dilation,
         "groups": groups,
         "size": tuple(shape[1:]),
         "kernel": kernel,
+        "layout": layout,
     }
     random = _random()
     x = random(batch, *shape)
     w = random(channels, shape[0] // groups, *kernel)
     try:
-        (made,) = OPS["conv2d"].shape(attrs, x.shape, w.shape)
+        (made,) = OPS["conv2d"].shape({**attrs, "layout": "chw"}, x.shape, w.shape)
     except ShapeError as error:
         raise GradletError(f"this layer has no output: {error}") from None
+    sizes = conv_sizes(attrs, x.shape, w.shape, made)
+    macs = int(np.prod(made)) * int(np.prod(w.shape[1:]))
     b, dy = random(channels), random(*made)
-    op, operands, roundings = {
-        "forward": ("conv2d", (x, w, b), int(np.prod(w.shape[1:])) + 1),
-        "input_grad": ("conv2d_input_grad", (dy, w), int(w.size // w.shape[1])),
-        "weight_grad": ("conv2d_weight_grad", (dy, x), int(dy.size // channels)),
+    sums = {"forward": w[0].size + 1, "input_grad": w[:, 0].size, "weight_grad": dy[:, 0].size}
+    offset = b[:, None, None]
+    if channels_last(attrs):
+        x, w, dy = (np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, w, dy))
+        offset = b
+    op, operands = {
+        "forward": ("conv2d", (x, w, b)),
+        "input_grad": ("conv2d_input_grad", (dy, w)),
+        "weight_grad": ("conv2d_weight_grad", (dy, x)),
     }[step]
     value, size = (
         OPS[op].reference(attrs, *(change(v.astype(np.float64)) for v in operands))[0]
@@ -127,14 +141,15 @@ def conv2d(
     )
     if step == "forward" and update == "sum":
         operands = (x, w, None)
-        value, size = value - b[:, None, None], size - np.abs(b)[:, None, None]
+        value, size = value - offset, size - np.abs(offset)
     label = (
         f"conv2d {'x'.join(map(str, shape))} -> {channels}, kernel {kernel[0]}x{kernel[1]}, "
         f"stride {stride[0]}x{stride[1]}, groups {groups}, batch {batch}, {step}"
     )
-    sizes = conv_sizes(attrs, x.shape, w.shape, made)
-    macs = int(np.prod(made)) * int(np.prod(w.shape[1:]))
-    return _case(label, "conv2d", step, update, sizes, operands, macs, value, size, roundings)
+    if max(dilation) > 1:
+        label += f", dilation {dilation[0]}x{dilation[1]}"
+    mode = f"{step}_hwc" if channels_last(attrs) else step
+    return _case(label, "conv2d", mode, update, sizes, operands, macs, value, size, sums[step])
 
 
 def _case(

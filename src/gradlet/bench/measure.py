@@ -13,6 +13,7 @@ import numpy as np
 
 from gradlet import kernels
 from gradlet.bench.cases import Case
+from gradlet.dtypes import DTYPES
 from gradlet.errors import GradletError
 from gradlet.kernels import Kernel
 from gradlet.target import Target
@@ -66,6 +67,9 @@ class Report:
     case: Case
     target: Target
     rows: tuple[Row, ...]  # the quickest first
+    too_large: tuple[
+        tuple[str, int], ...
+    ] = ()  # kernels whose scratch finds no room, bytes of both
 
     @property
     def passed(self) -> bool:
@@ -80,6 +84,7 @@ class Report:
             "macs": self.case.macs,
             "best": {key: best[key] for key in ("kernel", "cycles", "mac_per_cycle", "range")},
             "all": [row.to_json() for row in self.rows],
+            "too_large": dict(self.too_large),
         }
 
 
@@ -93,7 +98,10 @@ def measure(
     """Every kernel that computes the case on this target, ranked."""
     _require_room(case, target)
     isa = (*target.isa, *(name for name in ISA if name not in target.isa))
-    found = kernels.candidates(case.family, case.mode, case.epilogue, case.sizes, isa, "f32")
+    known = kernels.candidates(case.family, case.mode, case.epilogue, case.sizes, isa, "f32")
+    needed = {kernel: case.bytes + _scratch(case, kernel, target) for kernel in known}
+    room = target.room(target.memories[0]) - SLACK
+    found = [kernel for kernel in known if needed[kernel] <= room]
     outcomes: dict[Kernel, list[Outcome]] = {kernel: [] for kernel in found}
     for shift in range(alignments):
         progress(f"{case.label}: {len(found)} kernels, alignment {shift + 1} of {alignments}")
@@ -106,7 +114,13 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
         twins = Twins(found, Path(folder), target.cores)
         rows = [_row(case, kernel, outcomes[kernel], twins) for kernel in found]
-    return Report(case, target, tuple(sorted(rows, key=lambda row: row.cycles)))
+    too_large = tuple((kernel.name, n) for kernel, n in needed.items() if kernel not in found)
+    return Report(case, target, tuple(sorted(rows, key=lambda row: row.cycles)), too_large)
+
+
+def _scratch(case: Case, kernel: Kernel, target: Target) -> int:
+    elements = kernels.scratch_elements(kernel, case.sizes, target.cores)
+    return elements * DTYPES[kernel.dtype].bytes
 
 
 def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], twins: Twins) -> Row:

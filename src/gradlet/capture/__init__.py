@@ -85,12 +85,17 @@ def _from_toml(path: Path, batch: int | None) -> Captured:
 
 
 def _from_python(spec: str, batch: int | None, input_shape: Sequence[int] | None) -> Captured:
+    from gradlet.extras import require_torch
+
     path, _, attribute = spec.rpartition(":")
-    module = _load_python(Path(path))
-    if not hasattr(module, attribute):
-        public = [n for n in vars(module) if not n.startswith("_")]
-        raise GradletError(f"'{path}' defines no '{attribute}'; it has {', '.join(public[:12])}")
-    value, inputs, targets = _resolve(getattr(module, attribute), spec)
+    random = require_torch().random
+    with random.fork_rng(devices=[]):
+        random.manual_seed(0)  # weights that the file leaves to chance are the same every time
+        module = _load_python(Path(path))
+        if not hasattr(module, attribute):
+            public = ", ".join([n for n in vars(module) if not n.startswith("_")][:12])
+            raise GradletError(f"'{path}' defines no '{attribute}'; it has {public}")
+        value, inputs, targets = _resolve(getattr(module, attribute), spec)
     if input_shape is not None:
         inputs = _random_input(input_shape)
     if inputs is None:

@@ -60,8 +60,9 @@ def emit(plan: Plan, folder: Path) -> Project:
     return Project(folder, plan)
 
 
-def load(folder: Path) -> Project:
+def load(folder: Path | str) -> Project:
     """Read a project back."""
+    folder = Path(folder)
     try:
         json.loads((folder / MANIFEST).read_text())
         text = (folder / "plan.json").read_text()

@@ -94,3 +94,9 @@ def needed_code(plan: Plan) -> int:
     places = (symbols.address(name) or 0 for name in ("gl_l1_image", "gl_l1_start", "gl_l1_end"))
     image, first, end = places
     return image + end - first - home.base - plan.taken(home)
+
+
+def program_fits(plan: Plan) -> bool:
+    """Whether the program finds room beside the data."""
+    home = plan.target.home
+    return plan.taken(home) + needed_code(plan) <= home.size

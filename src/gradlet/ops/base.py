@@ -51,6 +51,11 @@ class Span:
         high = (end - 1) * self.step + self.start + self.extent
         return max(0, min(low, size)), max(0, min(high, size))
 
+    def inside(self, at: int, size: int) -> int:
+        """How many elements one step touches."""
+        low, high = self.range(at, at + 1, size)
+        return high - low
+
 
 @dataclass(frozen=True)
 class Axis:

@@ -38,8 +38,8 @@ from gradlet.ops.line import (
 from gradlet.ops.tiling import Box, tile_shape
 from gradlet.ops.window import Sides, window
 
-PAIR = 2
-"""Channels that the kernels of a cluster compute at a time."""
+PAIR, PIXELS = 2, 8
+"""Channels and neighbours in a row that the kernels of a cluster compute at a time."""
 
 
 def _grouped(attrs: Attrs) -> int:
@@ -186,7 +186,7 @@ class Conv2d(MapOp):
         axes = [
             Axis("batch", x[0], (Span("x", 0), Span("y", 0))),
             Axis("rows", y[2], (slide.forward_span("x", 0), Span("y", 2))),
-            Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3))),
+            Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3)), grain=PIXELS),
         ]
         if _grouped(site.attrs) > 1:
             operands = {"x": (1, x[1]), "w": (0, w[0]), "y": (1, y[1]), **bias}
@@ -260,7 +260,10 @@ class Conv2dInputGrad(MapOp):
         axes = [
             Axis("batch", dy[0], (Span(given, 0), Span(made, 0))),
             slide.backward_axis(0, dx[2], given, made),
-            slide.backward_axis(1, dx[3], given, made),
+            replace(
+                slide.backward_axis(1, dx[3], given, made),
+                grain=max(1, PIXELS // slide.stride[1]),
+            ),
         ]
         if _grouped(site.attrs) > 1:
             operands = {given: (1, dy[1]), "w": (0, w[0]), made: (1, dx[1])}

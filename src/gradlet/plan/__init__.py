@@ -16,6 +16,8 @@ from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.back import FAMILY, back_kernels, back_sizes
 from gradlet.plan.check import check_plan
 from gradlet.plan.levels import assign_levels, far_storages, near_forever
+from gradlet.plan.loss import FAMILY as LOSS
+from gradlet.plan.loss import STEPS, loss_kernels
 from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan
 from gradlet.plan.order import Unit, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
@@ -99,7 +101,7 @@ def plan(
 def _draft(
     graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
 ) -> _Draft:
-    units = ordered_units(graph, fuse=options.fuse, back=() if tiles else target.isa)
+    units = ordered_units(graph, fuse=options.fuse, whole=() if tiles else target.isa)
     computing = [unit for unit in units if not OPS[unit.nodes[0].op].view]
     calls = [_call(graph, target, unit, options) for unit in computing]
     storages = share_storage(graph, units, computing)
@@ -135,7 +137,7 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
 
 def _for_tiles(draft: _Draft, options: Options) -> _Draft:
     """Without the calls that cannot be cut into tiles."""
-    if not any(call.back for call in draft.calls):
+    if not any(call.back or call.loss for call in draft.calls):
         return draft
     return _draft(draft.graph, draft.target, draft.prefix, options, tiles=True)
 
@@ -250,6 +252,8 @@ def _in_calls(buffer: Buffer) -> Buffer:
 def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     if unit.back:
         return _back_call(graph, target, unit, options)
+    if unit.loss:
+        return _loss_call(graph, target, unit, options)
     first, last = unit.nodes[0], unit.nodes[-1]
     op = OPS[first.op]
     site = graph.site(first)
@@ -291,18 +295,37 @@ def _swallowed(unit: Unit, lowering: Lowering) -> bool:
 
 
 def _back_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
-    product, gradient, update = unit.nodes
-    found = back_kernels(graph, product, target.isa)
+    product, *more, gradient, update = unit.nodes
+    found = back_kernels(graph, product, target.isa, masked=bool(more))
     wanted = (options.variants or {}).get(FAMILY)
     return Call(
-        tuple(node.name for node in unit.nodes),
+        tuple(node.name for node in unit.nodes if not OPS[node.op].view),
         unit.phase,
         next((kernel for kernel in found if kernel.variant == wanted), found[-1]),
-        (*product.outputs, *update.outputs),
+        (*[product, *more][-1].outputs, *update.outputs),
         (*gradient.inputs, update.inputs[2]),
         back_sizes(graph, product),
         "",
         sum(OPS[node.op].work(graph.site(node)).macs for node in (product, gradient)),
+    )
+
+
+def _loss_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
+    loss, gradient = unit.nodes
+    found = loss_kernels(graph, loss, target.isa)
+    wanted = (options.variants or {}).get(LOSS)
+    kernel = next((kernel for kernel in found if kernel.variant == wanted), found[-1])
+    sizes = OPS[loss.op].lower(graph.site(loss)).sizes
+    return Call(
+        (loss.name, gradient.name),
+        unit.phase,
+        kernel,
+        (*loss.outputs, *gradient.outputs),
+        gradient.inputs + ("",) * (4 - len(gradient.inputs)),
+        sizes,
+        f"scratch.{loss.name}" if scratch_elements(kernel, sizes, target.cores) else "",
+        0,
+        STEPS,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph, Node
 from gradlet.kernels import scratch_elements
-from gradlet.plan.check_ops import back_faults, tiling_faults
+from gradlet.plan.check_ops import back_faults, loss_faults, tiling_faults
 from gradlet.plan.check_tiles import TileReplay, early_faults
 from gradlet.plan.model import Buffer, Call, Plan
 
@@ -85,6 +85,9 @@ def _tilings(plan: Plan) -> Iterator[str]:
         if call.back:
             own = [nodes[name] for name in call.nodes]
             yield from (f"'{call.name}': {fault}" for fault in back_faults(plan.graph, own, call))
+        elif call.loss:
+            own = [nodes[name] for name in call.nodes]
+            yield from (f"'{call.name}': {fault}" for fault in loss_faults(plan.graph, own, call))
         elif call.tiling and call.nodes[0] in nodes:
             node = nodes[call.nodes[0]]
             site = OPS[node.op].flat(plan.graph.site(node))
@@ -153,7 +156,7 @@ def _replay_call(
     plan: Plan, shadow: _Shadow, source: dict[str, str], call: Call, nodes: dict[str, Node]
 ) -> Iterator[str]:
     made = {name for n in call.nodes for name in nodes[n].outputs}
-    reads = [name for n in call.nodes for name in nodes[n].inputs if name not in made]
+    reads = [n for node in call.nodes for n in nodes[node].inputs if source[n] not in made]
     for name in reads:
         if not shadow.holds(source[name]):
             yield f"'{call.name}' reads '{name}', but something else is there"

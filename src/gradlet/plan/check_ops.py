@@ -21,27 +21,75 @@ def tiling_faults(site: Site, call: Call) -> Iterator[str]:
 
 
 def back_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
-    """Of a call for three nodes: gradients of a layer's input and of its weights, the update."""
+    """Of a call for three nodes: gradients of a layer's input and of its weights, the update; or
+    for four: the first gradient goes through the ReLU that has made the input."""
     ops = [(node.op, node.attrs.get("layout", "")) for node in nodes]
-    if ops != [("matmul", "nn"), ("matmul", "tn"), ("sgd", "")]:
+    product, *masks, gradient, update = nodes
+    between = [("relu_grad", "")] if masks else []
+    if ops != [("matmul", "nn"), *between, ("matmul", "tn"), ("sgd", "")]:
         yield f"it computes {', '.join(op for op, _ in ops)}, which do not belong together"
         return
-    product, gradient, update = nodes
     (slope, w), (made,) = product.inputs, gradient.outputs
     if slope != gradient.inputs[0] or update.inputs[:2] != (w, made):
         yield "its nodes are not of one layer"
-    others = [node.inputs for node in graph.nodes if node is not update]
-    if any(made in names for names in (*others, graph.outputs)):
-        yield f"'{made}' is needed, and never made"
+    inside = [made]
+    if masks:
+        chain = _seen_through(graph, masks[0].inputs[0])
+        inside += chain
+        if chain[-1] != product.outputs[0]:
+            yield "what it masks is not the gradient of its input"
+        masked, x = (_seen_through(graph, n)[-1] for n in (masks[0].inputs[1], gradient.inputs[1]))
+        if masked != x:
+            yield "the ReLU is not the one that has made its input"
+    own = {node.name for node in nodes}
+    read = {n for node in graph.nodes if node.name not in own for n in node.inputs}
+    views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if OPS[node.op].view}
+    swallowed = {views[name] for name in inside if name in views}
+    for name in inside:
+        if name in graph.outputs or (name in read and name not in swallowed):
+            yield f"'{name}' is needed, and never made"
     inputs = (*gradient.inputs, update.inputs[2])
-    if (call.outputs, call.inputs) != ((*product.outputs, *update.outputs), inputs):
+    result = (masks[0] if masks else product).outputs
+    if (call.outputs, call.inputs) != ((*result, *update.outputs), inputs):
         yield "its operands are not those of its nodes"
     rows, columns = graph.tensors[w].shape
-    if call.kernel.family != "back" or dict(call.sizes) != {"n": columns, "k": rows}:
+    wanted = ("back", "relu_sgd" if masks else "sgd", {"n": columns, "k": rows})
+    if (call.kernel.family, call.kernel.mode, dict(call.sizes)) != wanted:
         yield f"{call.kernel.name} does not compute that"
     shapes = ((slope, rows), (inputs[1], columns), (product.outputs[0], columns))
     if any(graph.tensors[name].elements != size for name, size in shapes) or call.tiling:
         yield "it is for a single sample, as a whole"
+
+
+def loss_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
+    """Of a call for two nodes: a loss and the gradient of what it compares."""
+    ops = [node.op for node in nodes]
+    if len(ops) != 2 or ops[1] != f"{ops[0]}_grad":
+        yield f"it computes {', '.join(ops)}, which do not belong together"
+        return
+    loss, gradient = nodes
+    compared = (*gradient.inputs[:2], *gradient.inputs[3:])
+    if loss.attrs != gradient.attrs or loss.inputs != compared:
+        yield "loss and gradient compare different things"
+    if graph.tensors[gradient.inputs[2]].role != "const":
+        yield "the gradient depends on what is not known with the loss"
+    inputs = tuple(filter(None, call.inputs))
+    if (call.outputs, inputs) != ((*loss.outputs, *gradient.outputs), gradient.inputs):
+        yield "its operands are not those of its nodes"
+    sizes = OPS[gradient.op].lower(graph.site(gradient)).sizes
+    if (call.kernel.mode, dict(call.sizes), call.repeat) != (loss.op, dict(sizes), 2):
+        yield f"{call.kernel.name} does not compute that"
+    if call.tiling:
+        yield "it has tiles, and cannot"
+
+
+def _seen_through(graph: Graph, name: str) -> list[str]:
+    """The tensor, what it is a view of, and so on."""
+    found = [name]
+    producer = graph.producer()
+    while (node := producer.get(found[-1])) and OPS[node.op].view:
+        found.append(node.inputs[0])
+    return found
 
 
 def _axes(site: Site, tiling: Tiling) -> Iterator[str]:

@@ -107,12 +107,17 @@ class Call:
     @property
     def updates(self) -> bool:
         """Whether it replaces weights by its gradient's update."""
-        return len(self.nodes) > 1 and self.follow is None
+        return len(self.nodes) > 1 and self.follow is None and not self.loss
 
     @property
     def back(self) -> bool:
         """Whether it makes the gradient of the layer's input as well, from the old weights."""
         return len(self.nodes) > 2
+
+    @property
+    def loss(self) -> bool:
+        """Whether it makes a loss and its gradient."""
+        return self.kernel.family == "loss"
 
 
 @dataclass(frozen=True)

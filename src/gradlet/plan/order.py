@@ -1,9 +1,9 @@
 """Which nodes are computed together, and in which order.
 
 A unit is what one call computes: a node, a weight gradient with its update, both with the gradient
-of the input before them, or a node with an elementwise one behind it, which works on the result
-where it is made. An update may only come after every reader of the old weight; the order is chosen
-for a low memory peak.
+of the input before them, a loss and its gradient, or a node with an elementwise one behind it,
+which works on the result where it is made. An update may only come after every reader of the old
+weight; the order is chosen for a low memory peak.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from gradlet.graph import Graph, Node
 from gradlet.kernels import UPDATES, catalogue
 from gradlet.ops import OPS
 from gradlet.plan.back import ways_back
+from gradlet.plan.loss import losses
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,17 @@ class Unit:
         """Whether it makes the gradient of the layer's input as well."""
         return len(self.nodes) > 2
 
+    @property
+    def loss(self) -> bool:
+        """Whether it is a loss and its gradient."""
+        return len(self.nodes) == 2 and self.nodes[1].op == f"{self.nodes[0].op}_grad"
 
-def ordered_units(graph: Graph, *, fuse: bool = True, back: tuple[str, ...] = ()) -> list[Unit]:
-    """All units in an order that respects every dependence and keeps the peak low. back: for cores
-    with these instruction sets, layers go back in one call if there is a kernel."""
-    groups = _groups(graph, back) if fuse else {}
+
+def ordered_units(graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = ()) -> list[Unit]:
+    """All units in an order that respects every dependence and keeps the peak low. whole: for cores
+    with these instruction sets there are also calls that cannot be cut into tiles: layers that go
+    back at once, losses with their gradients."""
+    groups = _groups(graph, whole) if fuse else {}
     while True:
         units = _units(graph, groups)
         after = _dependences(graph, units)
@@ -65,14 +72,15 @@ def ordered_units(graph: Graph, *, fuse: bool = True, back: tuple[str, ...] = ()
     return min(program, greedy, key=lambda order: peak_bytes(graph, order))
 
 
-def _groups(graph: Graph, back: tuple[str, ...]) -> dict[str, tuple[Node, ...]]:
+def _groups(graph: Graph, whole: tuple[str, ...]) -> dict[str, tuple[Node, ...]]:
     """From the first node of a unit to the others."""
     fused = _fusable(graph)
     groups: dict[str, tuple[Node, ...]]
     groups = {first: (node,) for first, node in {**_followed(graph), **fused}.items()}
-    for first, *others in ways_back(graph, fused, back):
+    for first, *others in (*ways_back(graph, fused, whole), *losses(graph, whole)):
         groups[first.name] = tuple(others)
-        groups.pop(others[0].name, None)
+        for node in others:
+            groups.pop(node.name, None)
     return groups
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
-from gradlet.graph import Site
-from gradlet.ops.base import Axis, Lowering, Op
+from gradlet.graph import Shape, Site
+from gradlet.ops.base import Axis, Op, Size
 from gradlet.plan.tile import Operand, slots
 from gradlet.plan.tiling import Range, TileAxis, Window, box_elements
 
@@ -39,13 +39,18 @@ def _in_order(tiles: Sequence[TileAxis], index: Sequence[int]) -> list[Range]:
     return [axis.range(at) for axis, at in zip(tiles, index, strict=True)]
 
 
-def ranges_of(tiles: Sequence[TileAxis], index: Sequence[int]) -> dict[str, Range]:
-    return {axis.name: axis.range(at) for axis, at in zip(tiles, index, strict=True)}
+@dataclass(frozen=True)
+class Part:
+    """A kind of tile: the shape of its result, and what the kernel gets."""
+
+    shape: Shape
+    sizes: Mapping[str, Size]
 
 
-def lowered(op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int]) -> Lowering | None:
-    part = op.tile(site, ranges_of(tiles, index)) if tiles else site
-    return op.lower(part) if part is not None else None
+def part_of(op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int]) -> Part | None:
+    ranges = {axis.name: axis.range(at) for axis, at in zip(tiles, index, strict=True)}
+    part = op.tile(site, ranges) if tiles else site
+    return Part(part.outs[0].shape, op.lower(part).sizes) if part is not None else None
 
 
 def window_on(

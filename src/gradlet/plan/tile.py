@@ -7,7 +7,7 @@ climbs from the whole node; a node costs the same whatever the size of the netwo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations, product
@@ -15,16 +15,18 @@ from math import prod
 
 from gradlet.graph import Shape
 from gradlet.ops.base import Axis, Span
+from gradlet.plan.balance import shares, work_before
 from gradlet.plan.tiling import Range, dense, lines_of
 
 WORD = 4
-TILE_CYCLES = 450  # start of transfers, barriers, call of the kernel
+TILE_CYCLES = 1100  # start of transfers, barriers, call of the kernel, whose code is cold
+RUN_CYCLES = 200  # of a core, where lines of the result begin that are not neighbours
 CALL_CYCLES = 250
-VISIBLE = 2.0  # of a cycle of copying that nothing hides
+VISIBLE = 5.0  # of a cycle of copying that nothing hides; tuning knows better
 MACS_PER_CYCLE = 0.55  # of one core
 WORDS_PER_CYCLE = 0.25
 LINE_CYCLES = 3  # of a line of a transfer, besides its bytes
-ADD_CYCLES = 4  # per element and further tile of a sum
+ADD_CYCLES = 14  # per element and further tile of a sum
 MOST_AXES = 4
 MOST_TILES = 1000  # along an axis: their hops are in the table, where offsets have 16 bits
 STEPS = 24
@@ -67,7 +69,9 @@ class Problem:
     macs: int
     cores: int
     ahead: bool
-    rooms_scratch: int = 0  # bytes of scratch that any tile needs at most
+    kernel: Callable[[Sequence[int]], tuple[int, int]] = lambda tile: (0, 0)
+    """Bytes of scratch and multiply-adds that tiles of these sizes are worth; 0: as many as there
+    are."""
     tileable: tuple[bool, ...] = ()
     gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
 
@@ -78,6 +82,11 @@ class Problem:
             ladder(axis.size) if free else (axis.size,)
             for axis, free in zip(self.axes, self.tileable, strict=True)
         )
+
+    @cached_property
+    def done(self) -> tuple[tuple[float, ...], ...]:
+        """Along each axis, the work of the lines before; see balance.py."""
+        return tuple(work_before(self, number) for number in range(len(self.axes)))
 
     @cached_property
     def work(self) -> float:
@@ -127,13 +136,15 @@ def explored(problem: Problem, room: int) -> list[Candidate]:
 
 
 def grid(problem: Problem, room: int, most: int) -> list[Candidate]:
-    """All combinations of tile sizes that fit, from ladders with so few rungs that there are at
-    most so many of them; the best first."""
-    ladders = [list(steps) for steps in problem.ladders]
-    while prod(map(len, ladders)) > most:
-        longest = max(ladders, key=len)
-        del longest[1:-1:2]
-    return _fitting((judge(problem, tile) for tile in product(*ladders)), room)
+    """All combinations of sizes of the ladders that make at most so many tiles and fit; the best
+    first."""
+    sizes = [axis.size for axis in problem.axes]
+
+    def tiles(tile: tuple[int, ...]) -> int:
+        return prod(-(-size // part) for size, part in zip(sizes, tile, strict=True))
+
+    few = (tile for tile in product(*problem.ladders) if tiles(tile) <= most)
+    return _fitting((judge(problem, tile) for tile in few), room)
 
 
 def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
@@ -148,10 +159,14 @@ def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
 
 
 def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
-    """One step up or down the ladders from here, the best first."""
+    """Twice or half the tile along an axis, and steps up or down the ladders; the best first."""
     ladders = problem.ladders
     rungs = tuple(steps.index(size) for steps, size in zip(ladders, tile, strict=True))
     around = {tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _near(problem, rungs)}
+    for number, (steps, size) in enumerate(zip(ladders, tile, strict=True)):
+        for wide in (2 * size, -(-size // 2)):
+            nearest = min(steps, key=lambda step: abs(step - wide))
+            around.add((*tile[:number], nearest, *tile[number + 1 :]))
     return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
 
 
@@ -221,28 +236,29 @@ def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     wrong += sum(count > MOST_TILES for count in counts)
     extents = [prod(e for e, _ in operand.ranges_box(tile, problem.axes)) for operand in operands]
     moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
-    used = problem.rooms_scratch
+    used, effort = problem.kernel(tile)
     for operand, extent, moves in zip(operands, extents, moving, strict=True):
         used += slots(operand, moves, problem.ahead) * extent * WORD if operand.windowed else 0
     tiles = prod(counts)
-    rows = max(1, extents[0] // max(1, _innermost(operands[0], tile, problem.axes)))
-    uneven = -(-rows // problem.cores) * problem.cores / rows
-    for axis, size in zip(problem.axes, tile, strict=True):
-        uneven *= -(-size // axis.grain) * axis.grain / size
+    shared = shares(problem, tile)
     again = (prod(counts[n] for n in summed) - 1) * prod(operands[0].shape)
-    compute = problem.work * uneven + again * ADD_CYCLES / problem.cores
+    work = problem.work * shared.uneven
+    if effort:
+        work = tiles * effort / (MACS_PER_CYCLE * problem.cores)
+    compute = work + again * ADD_CYCLES / problem.cores
     copied = [
         (operand, _copy_cycles(operand, extent, tile, problem.axes))
         for operand, extent in zip(operands, extents, strict=True)
         if operand.windowed and (operand.load or operand.store)
     ]
+    trouble = TILE_CYCLES + RUN_CYCLES * shared.runs
     best: Candidate | None = None
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
         loops = [*order, *summed]
         transfer, first, last = _transfers(copied, loops, counts)
         hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
         visible = first + last if problem.ahead else transfer
-        cost = hidden + VISIBLE * visible + tiles * TILE_CYCLES + CALL_CYCLES + used / 32
+        cost = hidden + VISIBLE * visible + tiles * trouble + CALL_CYCLES + used / 32
         if best is None or cost < best.cost:
             best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
     assert best is not None
@@ -254,12 +270,6 @@ def slots(operand: Operand, moves: bool, ahead: bool) -> int:
     if not moves or not ahead:
         return 1
     return 3 if operand.load and operand.store else 2
-
-
-def _innermost(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
-    """Of a vector it is nothing: its elements are shared out themselves."""
-    extents = [extent for extent, _ in operand.ranges_box(tile, axes)]
-    return extents[-1] if len(extents) > 1 else 1
 
 
 def _transfers(

@@ -8,25 +8,34 @@ from math import prod
 
 from gradlet.dtypes import DTYPES
 from gradlet.graph import Graph, Shape, Site
-from gradlet.kernels import Kernel, candidates, catalogue, scratch_elements, variant_of
+from gradlet.kernels import (
+    Kernel,
+    candidates,
+    catalogue,
+    effort,
+    effort_matters,
+    scratch_elements,
+    variant_of,
+)
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size
 from gradlet.plan.model import Call, Follow
 from gradlet.plan.order import Unit
 from gradlet.plan.pieces import (
+    Part,
     all_kinds,
-    lowered,
-    ranges_of,
+    part_of,
     signature,
     tile_axis,
     window_on,
 )
-from gradlet.plan.tile import Candidate, Operand, Problem, judge, search
+from gradlet.plan.tile import Candidate, Operand, Problem, explored, judge
 from gradlet.plan.tiling import TileAxis, Tiling
 from gradlet.target import Target
 
 SUM = "sum"
 MOST_KINDS = 16
+DEARER = 2  # as much may be paid for tiles that the faster kernel takes
 IN_PLACE_CYCLES = 14  # of an access to a far word, on top of one to a near word
 
 
@@ -91,6 +100,9 @@ class Tiler:
         self.modes = (False,) if buffers == "single" else (True, False)
         self.wishes = wishes or {}
         self._tileable: dict[object, tuple[bool, ...]] = {}
+        self._tile_axes: dict[object, TileAxis | None] = {}
+        self._tile_parts: dict[object, list[Part] | None] = {}
+        self._sites: dict[str, Site] = {}
         self._known: dict[object, list[tuple[int, Choice]]] = {}  # with the room there was
 
     def choose(self, context: Context) -> Choice:
@@ -109,6 +121,12 @@ class Tiler:
         found = self._chosen(unit, call, operands, room)
         self._known[key].append((room, found))
         return found
+
+    def likeness(self, context: Context) -> object:
+        """What is the same for calls that have the same candidates."""
+        operands = self._operands(context.unit, context.call, context.near)
+        alike = self._likeness(context.unit, context.call, list(operands))
+        return alike, context.room, context.call.repeat, self.wishes.get(context.call.name)
 
     def _likeness(self, unit: Unit, call: Call, operands: Sequence[Operand | None]) -> object:
         """What is the same for calls that run in the same way."""
@@ -191,18 +209,39 @@ class Tiler:
         refused: set[str] = set()
         while True:
             problem = self._problem(unit, call, site, operands, refused, ahead)
-            found = search(problem, room)
-            if found is None:
+            found = explored(problem, room)
+            if not found:
                 return None
-            made = self._made(unit, call, site, operands, problem, found)
+            made = self._made(unit, call, site, operands, problem, found[0])
             if isinstance(made, str):
                 refused.add(made)
                 continue
+            if made.kernel.variant != call.kernel.variant:
+                given = (unit, call, site, operands, problem)
+                made = self._as_the_whole(given, found, room) or made
             if made.needed <= room:
                 return made
             room -= made.needed - room
             if room <= 0:
                 return None
+
+    def _as_the_whole(
+        self,
+        given: tuple[Unit, Call, Site, Sequence[Operand | None], Problem],
+        found: Sequence[Candidate],
+        room: int,
+    ) -> Choice | None:
+        """The best tiling that does not cost much more than the first, and has tiles of such sizes
+        that the kernel of the whole takes them; others are far slower."""
+        for candidate in found[1:]:
+            if candidate.cost > DEARER * found[0].cost:
+                return None
+            made = self._made(*given, candidate)
+            if isinstance(made, str) or made.needed > room:
+                continue
+            if made.kernel.variant == given[1].kernel.variant:
+                return made
+        return None
 
     def _operands(self, unit: Unit, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
@@ -252,7 +291,9 @@ class Tiler:
     def _site(self, unit: Unit) -> Site:
         """The node that computes, in as few dimensions as it has."""
         node = unit.nodes[0]
-        return OPS[node.op].flat(self.graph.site(node))
+        if node.name not in self._sites:
+            self._sites[node.name] = OPS[node.op].flat(self.graph.site(node))
+        return self._sites[node.name]
 
     def _shapes(self, unit: Unit, call: Call) -> dict[str, Shape]:
         """Of the operands, as that node sees them; what goes with the result has its shape."""
@@ -303,7 +344,7 @@ class Tiler:
             call.macs,
             self.target.cores,
             ahead,
-            self.scratch(call.kernel, call.sizes),
+            lambda tile: self._tile_needs(call.kernel, site, axes, tile),
             allowed,
             gradient,
         )
@@ -313,6 +354,18 @@ class Tiler:
             return 0
         elements = scratch_elements(kernel, sizes, self.target.cores)
         return elements * DTYPES[kernel.dtype].bytes
+
+    def _tile_needs(
+        self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
+    ) -> tuple[int, int]:
+        """Scratch and effort of the first tile by the kernel of the whole node; the others are
+        alike."""
+        if not variant_of(kernel).scratch and not effort_matters(kernel):
+            return 0, 0
+        op = OPS[site.node.op]
+        ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
+        sizes = op.lower(op.tile(site, ranges) or site).sizes
+        return self.scratch(kernel, sizes), effort(kernel, sizes, self.target.cores)
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
         key = signature(site)
@@ -337,20 +390,19 @@ class Tiler:
         variant: str = "",
     ) -> Choice | str:
         """The tiling in full, or the name of an axis that cannot be split after all."""
-        op = OPS[site.node.op]
         tiles = []
         for number in found.order:
             axis = problem.axes[number]
-            made = tile_axis(op, site, axis, found.tile[number])
+            made = self._tile_axis(site, axis, found.tile[number])
             if made is None:
                 return axis.name
             tiles.append(made)
         if prod(axis.kind_count for axis in tiles) > MOST_KINDS:
             return max(tiles, key=lambda axis: axis.kind_count).name
-        parts = [lowered(op, site, tiles, kind) for kind in all_kinds(tiles)]
-        if any(item is None for item in parts):
+        parts = self._parts(site, tuple(tiles))
+        if parts is None:
             return tiles[-1].name
-        sizes = [item.sizes for item in parts if item is not None]
+        sizes = [part.sizes for part in parts]
         summed = any(axis.reduction for axis in tiles)
         kernel, more = self._kernels(call, sizes, summed, variant)
         if kernel is None:
@@ -364,7 +416,7 @@ class Tiler:
         tiling = Tiling(tuple(tiles), windows, tuple(sizes), problem.ahead, more)
         follow = replace(call, kernel=kernel).behind
         if follow or gradient:
-            finish, finish_sizes = self._finish(unit, tiles, follow)
+            finish, finish_sizes = self._finish(unit, parts, follow)
             tiling = replace(
                 tiling,
                 finish=finish,
@@ -374,6 +426,21 @@ class Tiler:
             )
         scratch = max(self.scratch(kernel, item) for item in sizes)
         return Choice(kernel, tiling, scratch, found.transfer, found.visible)
+
+    def _tile_axis(self, site: Site, axis: Axis, tile: int) -> TileAxis | None:
+        key = signature(site), axis.name, tile
+        if key not in self._tile_axes:
+            self._tile_axes[key] = tile_axis(OPS[site.node.op], site, axis, tile)
+        return self._tile_axes[key]
+
+    def _parts(self, site: Site, tiles: tuple[TileAxis, ...]) -> list[Part] | None:
+        """Of every kind of tile; None if no node computes some of them."""
+        key = signature(site), tiles
+        if key not in self._tile_parts:
+            parts = [part_of(OPS[site.node.op], site, tiles, kind) for kind in all_kinds(tiles)]
+            made = [part for part in parts if part is not None]
+            self._tile_parts[key] = made if len(made) == len(parts) else None
+        return self._tile_parts[key]
 
     def _kernels(
         self, call: Call, sizes: Sequence[Mapping[str, Size]], summed: bool, variant: str
@@ -405,19 +472,16 @@ class Tiler:
         return usable[-1] if usable else None
 
     def _finish(
-        self, unit: Unit, tiles: Sequence[TileAxis], follow: Follow | None
+        self, unit: Unit, parts: Sequence[Part], follow: Follow | None
     ) -> tuple[Kernel | None, tuple[Mapping[str, Size], ...]]:
         """What comes behind a box of the result: an elementwise node, or the update of weights when
         their gradient has added up there."""
         gradient, update = unit.nodes
-        op, site = OPS[gradient.op], self._site(unit)
         after, whole = OPS[update.op], self.graph.site(update)
         made = self.graph.tensors[gradient.outputs[0]].shape
         sizes, lowering = [], after.lower(whole)
-        for kind in all_kinds(tiles):
-            tile = op.tile(site, ranges_of(tiles, kind))
-            assert tile is not None
-            shape = tile.outs[0].shape
+        for part in parts:
+            shape = part.shape
             ins = tuple(replace(t, shape=shape) if t.shape == made else t for t in whole.ins)
             outs = tuple(replace(t, shape=shape) for t in whole.outs)
             sizes.append(after.lower(Site(update, ins, outs)).sizes)

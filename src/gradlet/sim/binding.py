@@ -12,6 +12,8 @@ from typing import Any
 
 import cffi
 
+from gradlet.compiler import cache_folder
+
 from . import build
 from .config import ConfigError, SimConfig
 
@@ -83,7 +85,13 @@ def _library(path: str) -> Any:
 
 def library() -> Any:
     """The loaded core; GRADLET_SIM_LIBRARY names another build of it, for tests."""
-    return _library(os.environ.get("GRADLET_SIM_LIBRARY") or str(build.library()))
+    return _library(os.environ.get("GRADLET_SIM_LIBRARY") or _built(str(cache_folder())))
+
+
+@functools.cache
+def _built(folder: str) -> str:
+    """Whether the sources have changed is seen once per process; that takes longer than a start."""
+    return str(build.library())
 
 
 class FaultKind(enum.Enum):

@@ -72,19 +72,20 @@ def tune(
             f"there is no simulator for '{given.target.name}' to measure on; tune a project that "
             f"is built with --target pulp-open"
         )
-    searches = [s for s in _searches(given, settings, options) if only(s.call)]
+    by_call = _searches(given, settings, options, only)
+    searches = list({id(search): search for search in by_call.values()}.values())
     measuring = _Measuring(given.target, pool or Pool(), cache or Cache(), progress)
     while True:
         wanted = [(search, wish) for search in searches for wish in search.wanted()]
         if not wanted:
             break
         measuring.measure(wanted)
-    nodes = tuple(_node(search) for search in searches)
+    nodes = tuple(_node(name, search) for name, search in by_call.items())
     wishes = {node.name: node.wish for node in nodes if node.wish is not None}
     result = plan_with(given, wishes, options)
     error = model_error(searches)
     seconds = time.perf_counter() - begin
-    known = tuple({w: c for w, c in s.cycles.items() if c is not None} for s in searches)
+    known = tuple({w: c for w, c in s.cycles.items() if c is not None} for s in by_call.values())
     return Tuned(result, nodes, measuring.evaluations, measuring.hits, seconds, error, known)
 
 
@@ -94,23 +95,31 @@ def plan_with(given: Plan, wishes: Mapping[str, Wish], options: Options | None =
     return plan(given.graph, given.target, prefix=given.prefix, options=wished)
 
 
-def _searches(given: Plan, settings: Settings, options: Options) -> list[Search]:
+def _searches(
+    given: Plan, settings: Settings, options: Options, only: Callable[[Call], bool]
+) -> dict[str, Search]:
+    """By call; those that are alike have the same."""
     found = contexts(given.graph, given.target, options)
     if found is None:
         storage_of = {name: b.name for b in given.buffers for name in b.tensors}
         tiler = Tiler(given.graph, given.target, storage_of, (), {}, buffers=options.buffers)
-        return [Search(call, tiler, None, settings, given.graph) for call in given.calls]
+        chosen = filter(only, given.calls)
+        return {call.name: Search(call, tiler, None, settings, given.graph) for call in chosen}
     tiler, by_name = found
-    return [
-        Search(context.call, tiler, context, settings, given.graph) for context in by_name.values()
-    ]
+    shared: dict[object, Search] = {}
+    searches = {}
+    for name, context in by_name.items():
+        if only(context.call):
+            search = Search(context.call, tiler, context, settings, given.graph)
+            searches[name] = shared.setdefault(tiler.likeness(context), search)
+    return searches
 
 
-def _node(search: Search) -> Node:
+def _node(name: str, search: Search) -> Node:
     best = search.best()
     own = next(iter(search.jobs), None)
     return Node(
-        search.call.name,
+        name,
         search.cycles.get(own) if own else None,
         search.cycles.get(best) if best else None,
         best,
@@ -130,26 +139,33 @@ class _Measuring:
         self.done = self.total = 0
 
     def measure(self, wanted: list[tuple[Search, Wish]]) -> None:
-        by_key: dict[str, list[tuple[Search, Wish]]] = {}
+        """Of calls that are alike each candidate is measured once."""
+        places: dict[str, list[tuple[Search, Wish]]] = {}
         for search, wish in wanted:
             job = search.jobs[wish]
-            by_key.setdefault(key_of(job, self.target), []).append((search, wish))
+            places.setdefault(key_of(job, self.target), []).append((search, wish))
             self.functions |= set(job.functions.all)
-        known = self.cache.known(by_key)
+        limits = {key: max(s.limit for s, _ in found) for key, found in places.items()}
+        known = self.cache.known(limits)
         self.hits += len(known)
         for key, value in known.items():
-            _note(by_key[key], value)
-        missing = [key for key in by_key if key not in known]
+            _note(places[key], value)
+        missing = {key: found for key, found in places.items() if key not in known}
         if missing:
-            self._simulate({key: by_key[key] for key in missing})
+            later = sum({id(s): s.left for s, _ in wanted}.values())
+            self._simulate(missing, limits, later * len(missing) // len(wanted))
 
-    def _simulate(self, missing: dict[str, list[tuple[Search, Wish]]]) -> None:
+    def _simulate(
+        self, missing: dict[str, list[tuple[Search, Wish]]], limits: Mapping[str, int], later: int
+    ) -> None:
+        """later: how many will probably be missing in the rounds to come."""
         keys = list(missing)
         jobs = [search.jobs[wish] for search, wish in (missing[key][0] for key in keys)]
         self._provide()
-        self.total += len(jobs)
+        self.total = self.done + len(jobs) + later
         self.progress(self.done, self.total, "")
-        for number, cycles in self.pool.run(self.elf, self.target, jobs):
+        run = self.pool.run(self.elf, self.target, jobs, [limits[key] for key in keys])
+        for number, cycles in run:
             self.cache.add({keys[number]: cycles})
             _note(missing[keys[number]], cycles)
             self.evaluations += 1
@@ -165,9 +181,9 @@ class _Measuring:
             self.elf = build(sorted(self.functions, key=lambda f: f.name), self.target)
 
 
-def _note(places: Iterable[tuple[Search, Wish]], cycles: int | None) -> None:
+def _note(places: Iterable[tuple[Search, Wish]], cycles: int) -> None:
     for search, wish in places:
-        search.cycles[wish] = cycles
+        search.cycles[wish] = cycles if cycles > 0 else None
 
 
 def model_error(searches: Iterable[Search]) -> float | None:

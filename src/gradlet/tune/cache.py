@@ -7,10 +7,9 @@ tiling and the device. Results are kept as they come, so that interrupted work g
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,9 +19,7 @@ from gradlet.kernels import Kernel
 from gradlet.plan.tiling import Tiling
 from gradlet.target import Target
 from gradlet.trial import RUNTIME
-from gradlet.tune.measure import Job
-
-NO_FIT = -1
+from gradlet.tune.measure import NO_FIT, Job
 
 
 class Cache:
@@ -32,19 +29,21 @@ class Cache:
         self.path = path or cache_folder() / "tune.sqlite"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._base = sqlite3.connect(self.path, timeout=60)
+        self._base.execute("PRAGMA synchronous = OFF")  # it is a cache: a loss costs time only
         self._base.execute("CREATE TABLE IF NOT EXISTS cycles (key TEXT PRIMARY KEY, value INT)")
         self._base.commit()
 
-    def known(self, keys: Iterable[str]) -> dict[str, int | None]:
-        found: dict[str, int | None] = {}
-        for key in keys:
+    def known(self, limits: Mapping[str, int]) -> dict[str, int]:
+        """By key, what `TileTrial.cycles` gives with these limits, as far as that is known."""
+        found: dict[str, int] = {}
+        for key, limit in limits.items():
             row = self._base.execute("SELECT value FROM cycles WHERE key = ?", (key,)).fetchone()
-            if row is not None:
-                found[key] = None if row[0] == NO_FIT else int(row[0])
+            if row is not None and (row[0] >= NO_FIT or -row[0] >= limit):
+                found[key] = row[0]
         return found
 
-    def add(self, measured: Mapping[str, int | None]) -> None:
-        rows = [(key, NO_FIT if value is None else value) for key, value in measured.items()]
+    def add(self, measured: Mapping[str, int]) -> None:
+        rows = list(measured.items())
         self._base.executemany("INSERT OR REPLACE INTO cycles VALUES (?, ?)", rows)
         self._base.commit()
 
@@ -53,16 +52,16 @@ class Cache:
 
 
 def key_of(job: Job, target: Target) -> str:
-    value = {
-        "sources": [_source(function.kernel) for function in job.functions.all],
-        "functions": [function.operands for function in job.functions.all],
-        "runtime": _runtime(target.port),
-        "machine": sorted(dict(target.machine).items()),
-        "target": [target.cores, target.stack, target.code, target.flags],
-        "tiling": asdict(_nameless(job.tiling)),
-        "operands": [job.repeat, job.near, job.bytes, job.scratch],
-    }
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    value = (
+        *(_source(function.kernel) for function in job.functions.all),
+        *(function.operands for function in job.functions.all),
+        _runtime(target.port),
+        sorted(dict(target.machine).items()),
+        (target.cores, target.stack, target.code, target.flags),
+        _nameless(job.tiling),
+        (job.repeat, job.near, job.bytes, job.scratch),
+    )
+    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def _nameless(tiling: Tiling) -> Tiling:

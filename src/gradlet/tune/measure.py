@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from gradlet.errors import GradletError
 from gradlet.kernels import Kernel
-from gradlet.plan.tiling import Tiling
+from gradlet.plan.tiling import Tiling, Window
 from gradlet.sim import SimError
 from gradlet.target import Target
 from gradlet.trial import Paused
@@ -17,6 +18,14 @@ from gradlet.tune.image import Place, table_image
 from gradlet.tune.program import Functions
 
 ALIGN = 16
+ITEM = 4
+NO_FIT = -1
+UNLIMITED = 1_000_000_000
+"""Cycles of a candidate that is measured to its end, however slow."""
+LOOKS = ((0.15, 2.0), (0.3, 1.5), (0.6, 1.25), (1.0, 1.0))
+"""(part of its limit, factor): when a candidate has taken that part, it is given up if it would
+take so many times its limit at the pace of what it has fetched so far. Boxes are fetched before
+they are needed, so that this seems too quick rather than too slow."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +45,29 @@ class Job:
 class TileTrial(Paused):
     """A machine with the program of the candidates, for one of them."""
 
-    def cycles(self, job: Job) -> int | None:
-        """None if it does not fit."""
+    def cycles(self, job: Job, limit: int) -> int:
+        """Or NO_FIT, or -limit if it takes longer than that."""
         try:
             near, far = self._memories()
             image = self._image(job, self._places(job, near, far))
             table, copy = far.take(len(image)), near.take(len(image))
         except _NoRoom:
-            return None
+            return NO_FIT
         self.machine.write(table, image)
         job_words = struct.pack("<IIIi", table, copy, len(image), job.tiling.count)
         self.machine.write(self.place("gl_trial"), job_words)
         self.reach("gl_trial_go")
-        begin = self.machine.cycles
-        self.reach("gl_trial_end")
-        return self.machine.cycles - begin
+        begin, before = self.machine.cycles, self._fetched()
+        whole = fetched_bytes(job.tiling)
+        for share, factor in LOOKS:
+            if self.reach("gl_trial_end", begin + int(limit * share)):
+                return self.machine.cycles - begin
+            if (self._fetched() - before) * factor < whole * share:
+                break
+        return -limit
+
+    def _fetched(self) -> int:
+        return self.machine.dma_counters().bytes_in
 
     def _image(self, job: Job, places: Sequence[Place]) -> bytes:
         def address(name: str | None) -> int:
@@ -112,13 +129,34 @@ class _Bump:
         return at
 
 
-def measure(elf: bytes, target: Target, jobs: Sequence[Job]) -> list[int | None]:
+def fetched_bytes(tiling: Tiling) -> float:
+    """What a tiled call copies to the near memory."""
+    total = 0.0
+    for window in tiling.windows:
+        if window and window.load:
+            inner = max(window.axes, default=-1)
+            times = prod(axis.count for axis in tiling.axes[: inner + 1])
+            total += times * ITEM * prod(_mean_extents(window, tiling))
+    return total
+
+
+def _mean_extents(window: Window, tiling: Tiling) -> list[float]:
+    """Of its boxes, which are smaller at the ends of axes."""
+    found = [float(extent) for extent in window.shape]
+    for number, span in window.spans:
+        axis, extent = tiling.axes[number], window.shape[span.dim]
+        ranges = [span.range(*axis.range(at), extent) for at in range(axis.count)]
+        found[span.dim] = sum(max(1, high - low) for low, high in ranges) / axis.count
+    return found
+
+
+def measure(elf: bytes, target: Target, jobs: Sequence[Job], limits: Sequence[int]) -> list[int]:
     """Each on a machine of its own, so that none depends on what ran before."""
-    results: list[int | None] = []
-    for job in jobs:
+    results = []
+    for job, limit in zip(jobs, limits, strict=True):
         with TileTrial(elf, target) as trial:
             try:
-                results.append(trial.cycles(job))
+                results.append(trial.cycles(job, limit))
             except SimError as error:
                 raise GradletError(f"{job.kernel.name}: {error}") from None
     return results

@@ -1,14 +1,18 @@
 """Which candidates of a call are measured, and which of them is taken.
 
-The judgement of the planner ranks all; the best few are measured, then their neighbours around the
-best measured one, as long as that gets better. An exhaustive search measures all.
+The judgement of the planner ranks all. The planner's own choice is measured first, then the best of
+every kind and the best of the rest, then neighbours of the best measured one, as long as that gets
+better. An exhaustive search measures all. A candidate that turns out to be far slower than the best
+known before is not measured to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from itertools import islice
+from statistics import median
 
 from gradlet.graph import Graph
 from gradlet.plan import Context, Tiler, Wish
@@ -16,26 +20,35 @@ from gradlet.plan.model import Call
 from gradlet.plan.tile import Candidate, Problem, along_one_axis, explored, grid, neighbours
 from gradlet.plan.tiler import Choice
 from gradlet.plan.tiling import Tiling, Window
-from gradlet.tune.measure import Job
+from gradlet.tune.measure import UNLIMITED, Job
 from gradlet.tune.program import functions_of
+
+SLOW = 1.2
+"""A candidate is given up when it has taken so many times the cycles of the best before."""
+LEADERS = 3
+"""The neighbours of so many of the quickest are tried."""
+PORTION = 32
+"""An exhaustive search measures so many of the best judged first, for a good limit."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """keep: how many of the best judged candidates of a call are measured (K_T). rounds: how often
-    the neighbours of the best are tried after that, `around` of them at a time. grid: combinations
-    of tile sizes that an exhaustive search looks at, per call and buffer mode."""
+    the neighbours of the best are tried after that, `around` of them at a time. tiles: an
+    exhaustive search looks at all tilings of at most so many tiles, or four times those of the
+    planner's choice."""
 
     keep: int = 12
     rounds: int = 4
     around: int = 4
     exhaustive: bool = False
-    grid: int = 1500
+    tiles: int = 64
 
 
 @dataclass
 class Search:
-    """The candidates of one call, and what is known of them."""
+    """The candidates of one call, and what is known of them; cycles are None for what does not fit
+    or is far too slow."""
 
     call: Call
     tiler: Tiler
@@ -46,46 +59,79 @@ class Search:
     jobs: dict[Wish, Job] = field(default_factory=dict)
     cycles: dict[Wish, int | None] = field(default_factory=dict)
     tiles: dict[Wish, tuple[int, ...]] = field(default_factory=dict)
-    rounds: int = 0
+    rounds: Iterator[list[Wish]] | None = None
+    most: int = 0
 
     def wanted(self) -> list[Wish]:
         """What is to be measured next; nothing when the search is over."""
-        if self.context is None:
-            return self._in_place() if not self.jobs else []
-        if not self.jobs:
-            return self._first()
-        if self.settings.exhaustive or self.rounds >= self.settings.rounds:
-            return []
-        self.rounds += 1
-        return self._around(self.best())
+        if self.rounds is None:
+            self.rounds = filter(None, self._rounds())
+        return next(self.rounds, [])
+
+    @property
+    def limit(self) -> int:
+        """Cycles after which a candidate is given up."""
+        best = self.best()
+        return int(SLOW * (self.cycles[best] or 0)) if best else UNLIMITED
+
+    @property
+    def left(self) -> int:
+        """Candidates that may be measured after those of this round."""
+        return max(0, self.most - len(self.jobs))
 
     def best(self) -> Wish | None:
         """The quickest of those that were measured."""
+        return next(iter(self._quickest(1)), None)
+
+    def _quickest(self, count: int) -> list[Wish]:
         fit = {wish: cycles for wish, cycles in self.cycles.items() if cycles is not None}
-        return min(fit, key=lambda wish: (fit[wish], str(wish)), default=None)
+        return nsmallest(count, fit, key=lambda wish: (fit[wish], str(wish)))
+
+    def _rounds(self) -> Iterator[list[Wish]]:
+        if self.context is None:
+            yield self._in_place()
+            return
+        own = self.tiler.choose(self.context)
+        if self.settings.exhaustive:
+            ranked = self._all(own.tiling.count if own.tiling else 1)
+            self.most = len(ranked)
+            for most in (1, PORTION, len(ranked)):
+                yield self._able([*self._as_wish(own), *ranked], most)
+            return
+        keep, around = self.settings.keep, self.settings.around
+        self.most = keep + self.settings.rounds * around
+        yield self._able(self._as_wish(own), 1)
+        yield self._able(self._first(), keep - len(self.jobs))
+        for _ in range(self.settings.rounds):
+            yield self._able(self._around(self._quickest(LEADERS)), around)
+
+    def _as_wish(self, choice: Choice) -> list[Wish]:
+        return [Wish.of(choice)] if choice.tiling else []
+
+    def _able(self, wishes: Iterable[Wish], most: int) -> list[Wish]:
+        """The first of them that are new and can be done."""
+        new = (wish for wish in wishes if wish not in self.jobs)
+        return list(islice((wish for wish in new if self._job(wish)), most))
+
+    def _all(self, tiles: int) -> list[Wish]:
+        """All of the space, the best judged first."""
+        assert self.context is not None
+        most, found = max(self.settings.tiles, 4 * tiles), []
+        for ahead in self.tiler.modes:
+            problem = self.tiler.problem(self.context, ahead)
+            found += self._wishes(problem, grid(problem, self.context.room, most), ahead)
+        return _ranked(found)
 
     def _first(self) -> list[Wish]:
-        """The planner's own choice, then the best of each kind (axes that are split, ahead or
-        not), then the best of the rest."""
+        """The best of each kind (axes that are split, ahead or not), then the best of the rest."""
         assert self.context is not None
         found: list[tuple[float, Wish]] = []
-        for ahead in (True, False):
+        for ahead in self.tiler.modes:
             problem, room = self.tiler.problem(self.context, ahead), self.context.room
-            if self.settings.exhaustive:
-                candidates = grid(problem, room, self.settings.grid)
-            else:
-                candidates = [*explored(problem, room), *along_one_axis(problem, room)]
+            candidates = [*explored(problem, room), *along_one_axis(problem, room)]
             found += self._wishes(problem, candidates, ahead)
-        found.sort(key=lambda item: (item[0], str(item[1])))
-        own = self.tiler.choose(self.context)
-        ranked = [wish for _, wish in found]
-        if not self.settings.exhaustive:
-            ranked = [*_best_of_each_kind(ranked)[: self.settings.keep // 2], *ranked]
-        if own.tiling:
-            ranked.insert(0, Wish.of(own))
-        able = (wish for wish in dict.fromkeys(ranked) if self._job(wish))
-        most = len(ranked) if self.settings.exhaustive else self.settings.keep
-        return list(islice(able, most))
+        ranked = _ranked(found)
+        return [*_best_of_each_kind(ranked)[: self.settings.keep // 2], *ranked]
 
     def _wishes(
         self, problem: Problem, candidates: Iterable[Candidate], ahead: bool
@@ -104,23 +150,37 @@ class Search:
                 found.append((candidate.cost * (1 + rank), wish))
         return found
 
-    def _around(self, best: Wish | None) -> list[Wish]:
-        if best is None or best not in self.tiles or self.context is None:
-            return []
-        problem = self.tiler.problem(self.context, best.ahead)
-        steps = neighbours(problem, self.tiles[best], self.context.room)
-        found = [wish for _, wish in self._wishes(problem, steps, best.ahead)]
-        new = (w for w in found if w not in self.jobs and w.variant == best.variant)
-        return list(islice((wish for wish in new if self._job(wish)), self.settings.around))
+    def _around(self, leaders: Iterable[Wish]) -> list[Wish]:
+        """Their neighbours, in each buffer mode; what is expected to be quickest first."""
+        assert self.context is not None
+        found: list[Wish] = []
+        tiles = dict.fromkeys(self.tiles[wish] for wish in leaders if wish in self.tiles)
+        for ahead in self.tiler.modes:
+            problem = self.tiler.problem(self.context, ahead)
+            for tile in tiles:
+                steps = neighbours(problem, tile, self.context.room)
+                found += [wish for _, wish in self._wishes(problem, steps, ahead)]
+        return sorted(found, key=lambda wish: (self._expected(wish), str(wish)))
+
+    def _expected(self, wish: Wish) -> float:
+        """The judgement, set right by what was measured with the same kernel and buffers."""
+
+        def ratios(alike: Callable[[Wish], bool]) -> list[float]:
+            return [
+                cycles / self.judged[known]
+                for known, cycles in self.cycles.items()
+                if cycles and known in self.judged and alike(known)
+            ]
+
+        same = ratios(lambda w: (w.variant, w.ahead) == (wish.variant, wish.ahead))
+        return self.judged[wish] * median(same or [2 * r for r in ratios(lambda w: True)] or [1.0])
 
     def _in_place(self) -> list[Wish]:
         """All operands near: only the kernel is to be chosen."""
         wishes = [Wish((), True, variant) for variant in self.tiler.variants_of(self.call)]
-        return [wish for wish in wishes if self._job(wish)]
+        return self._able(wishes, len(wishes))
 
     def _job(self, wish: Wish) -> Job | None:
-        if wish in self.jobs:
-            return self.jobs[wish]
         choice = self._choice(wish)
         if choice is None or choice.tiling is None:
             return None
@@ -158,6 +218,12 @@ class Search:
                 finish_operands=follow.operands,
             )
         return Choice(kernel, tiling, self.tiler.scratch(kernel, self.call.sizes))
+
+
+def _ranked(judged: Iterable[tuple[float, Wish]]) -> list[Wish]:
+    """Each once, the best judged first."""
+    order = sorted(judged, key=lambda item: (item[0], str(item[1])))
+    return list(dict.fromkeys(wish for _, wish in order))
 
 
 def _best_of_each_kind(ranked: Iterable[Wish]) -> list[Wish]:

@@ -41,6 +41,7 @@ class Reach:
     stride: int
     pad: int = 0
     back: bool = False
+    dilation: int = 1  # others with stride 1 only
 
     @property
     def widest(self) -> int:
@@ -63,23 +64,29 @@ class Reach:
         for pixel in range(width):
             for tap in range(self.kernel):
                 if not self.back:
-                    found.append((pixel * self.stride + tap, tap, pixel))
+                    found.append((pixel * self.stride + tap * self.dilation, tap, pixel))
                     continue
-                place = pixel + self._offset - self.weight(tap)
+                place = pixel + self._offset - self.weight(tap) * self.dilation
                 if place % self.stride == 0:
                     found.append((place // self.stride - self._first, tap, pixel))
         return sorted(found)
 
     @property
     def _offset(self) -> int:
-        return self.kernel - 1 if self.stride == 1 else self.pad
+        return self.span if self.stride == 1 else self.pad
+
+    @property
+    def span(self) -> int:
+        """From the first tap to the last."""
+        return (self.kernel - 1) * self.dilation
 
     @cached_property
     def _first(self) -> int:
         """The lowest input that a block meets, where inputs are counted from pixel / stride."""
         if not self.back:
             return 0
-        places = [p + self._offset - t for p in range(self.stride) for t in range(self.kernel)]
+        taps = range(0, self.span + 1, self.dilation)
+        places = [p + self._offset - t for p in range(self.stride) for t in taps]
         return min(place // self.stride for place in places if place % self.stride == 0)
 
     @property
@@ -88,26 +95,27 @@ class Reach:
         if not self.back:
             return f"p * {self.stride} - s->pad_left"
         if self.stride == 1:
-            return f"p + s->pad_left - {self.kernel - 1}"
+            return f"p + s->pad_left - {self.span}"
         return f"p / {self.stride} + {self._first}"
 
     @property
     def last(self) -> str:
         """C: the last input that a block of that width meets."""
         if not self.back:
-            return f"(width - 1) * {self.stride} + {self.kernel - 1}"
+            return f"(width - 1) * {self.stride} + {self.span}"
         if self.stride == 1:
-            return f"width + {self.kernel - 2}"
+            return f"width + {self.span - 1}"
         return f"(width + {self._offset - 1}) / {self.stride} - {self._first}"
 
     def last_of(self, width: int) -> int:
         if not self.back:
-            return (width - 1) * self.stride + self.kernel - 1
+            return (width - 1) * self.stride + self.span
         return (width - 1 + self._offset) // self.stride - self._first
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), mode == "input_grad")
+    back, dilation = mode == "input_grad", params.get("dilation", 1)
+    reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), back, dilation)
     sides = [(left, right) for left in (0, params["edge"]) for right in (0, params["edge"])]
     named = {
         (width, *side): _Block(reach, width, *side, epilogue)

@@ -94,6 +94,11 @@ class _Unit:
         self.temps = (self.inputs[-2], self.inputs[-1])
 
     @property
+    def bordered(self) -> bool:
+        """There are rows that lack a line but not all of them."""
+        return self.kernel > 1 and self.lines > 1
+
+    @property
     def taps(self) -> list[list[str]]:
         """The registers of each, by channel."""
         return [tap for line in self.sums for tap in line]
@@ -113,7 +118,7 @@ class _Unit:
         asm.label("unit")
         self._begin_unit()
         count = self.temps[0]
-        if self.kernel > 1:
+        if self.bordered:
             self._get(count, "top")
             asm.branch("bnez", count, to="top")
             asm.label("inside")
@@ -121,7 +126,7 @@ class _Unit:
         asm.branch("beqz", count, to="no_rows")
         self._row_loop(count, range(self.lines), "full")
         asm.label("no_rows")
-        if self.kernel > 1:
+        if self.bordered:
             self._get(count, "bottom")
             asm.mv(self.temps[1], count)
             asm.branch("bnez", count, to="bottom")
@@ -130,7 +135,7 @@ class _Unit:
         self._next_pair()
         asm.label("out")
         asm.leave(self._place("caller"))
-        if self.kernel > 1:
+        if self.bordered:
             self._border()
         self._keep()
         asm.compressed(False)

@@ -8,6 +8,7 @@ log(x) for x >= 1: x = m 2^e with m about 1, and the series of atanh, cut short 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gradlet.xpulp.arithmetic import EXPONENT, EXPONENTIAL, bits, exponential
@@ -44,7 +45,7 @@ MAPS = {
     ),
 }
 """What is done with a line in the end."""
-STORING = {"grad": "scaled", "softmax": "scaled", "forward": "", "log_softmax": ""}
+STORING = ("grad", "softmax", "cross_entropy")
 """Modes that use the exponentials again; the others want the logarithm of the sum."""
 
 
@@ -55,35 +56,23 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
         made = {"spread": stretch("spread", MAPS["log_spread"]), "sum": sum_of_line()}
         return made | {name: f"{text}f" for name, text in EXPONENT.items()}
     made = {name: f"{text}f" for name, text in {**EXPONENT, **LOG}.items()}
-    made["exponents"] = _exponents(bool(STORING[mode]))
-    made["scaled"] = stretch("scaled", MAPS["scaled"]) if STORING[mode] else ""
+    store = mode in STORING
+    made["exponents"] = _exponents(store)
+    made["scaled"] = stretch("scaled", MAPS["scaled"]) if store else ""
     made["less"] = stretch("less", MAPS["less"]) if mode == "log_softmax" else ""
     return made
 
 
 def _exponents(store: bool) -> str:
-    asm, one = Asm("exponents"), "one"
+    asm = Asm("exponents")
     kept = SAVED[: 1 + store]
     regs = Registers([*ARGUMENTS, *SCRATCH, *IDLE, *kept])
     regs.take("from", "count", "step", *(["to"] if store else []))
     regs.take("x", "e", "total", "top", "t", "r")
     asm.compressed(True)
     asm.push(kept)
-    at, odd, pairs, second = regs.rest[:4]
-    asm.lw(regs["top"], regs["from"])
-    asm("andi", odd, regs["count"], 1)
-    asm("srli", pairs, regs["count"], 1)
-    asm.mv(at, regs["from"])
-    asm.mac(at, odd, regs["step"])  # the first one of an odd number is there already
-    asm.branch("beqz", pairs, to=one)
-    asm.compressed(False)
-    with asm.loop(0, pairs):
-        for value in (regs["x"], second):
-            asm.lw_post(value, at, regs["step"])
-        for value in (regs["x"], second):
-            asm("fmax.s", regs["top"], regs["top"], value)
-    asm.label(one)
-    asm.compressed(True)
+    work = (regs["x"], *regs.rest[:4])
+    largest(asm, regs["top"], regs["from"], regs["count"], regs["step"], work)
     for name, number in EXPONENTIAL.items():
         asm.li(regs.one(name), number)
     asm.mv(regs["e"], "zero")
@@ -94,12 +83,36 @@ def _exponents(store: bool) -> str:
     asm.compressed(True)
     asm("fadd.s", regs["total"], regs["total"], regs["e"])
     if not store:
-        _log(asm, regs)
+        logarithm(asm, regs)
     asm.mv("a0", regs["top"])
     asm.mv("a1", regs["total"])
     asm.pop(kept)
     parameters = "const float *from, int count, int step" + (", float *to" if store else "")
     return asm.function(parameters, result="peak")
+
+
+def largest(
+    asm: Asm, top: str, source: str, count: str, step: str | int, work: Sequence[str]
+) -> None:
+    """Of a line, by loop 0."""
+    first, second, at, odd, pairs = work
+    one = asm.fresh()
+    asm.lw(top, source)
+    asm("andi", odd, count, 1)
+    asm("srli", pairs, count, 1)
+    asm.mv(at, source)
+    if isinstance(step, str):  # the first one of an odd number is there already
+        asm.mac(at, odd, step)
+    else:
+        asm("slli", odd, odd, step.bit_length() - 1)
+        asm("add", at, at, odd)
+    asm.branch("beqz", pairs, to=one)
+    with asm.loop(0, pairs):
+        for value in (first, second):
+            asm.lw_post(value, at, step)
+        for value in (first, second):
+            asm("fmax.s", top, top, value)
+    asm.label(one)
 
 
 def _element(asm: Asm, regs: Registers, store: bool) -> None:
@@ -127,7 +140,7 @@ def _element(asm: Asm, regs: Registers, store: bool) -> None:
         asm.sw_post(e, regs["to"], regs["step"])
 
 
-def _log(asm: Asm, regs: Registers) -> None:
+def logarithm(asm: Asm, regs: Registers) -> None:
     """Of the total, in its place; a NaN is lost on the way and put back at the end."""
     total, e, m, p, s = (regs[name] for name in ("total", "e", "t", "x", "r"))
     z, l3, l2, l1 = (regs[name] for name in ("c5", "c4", "c3", "c2"))

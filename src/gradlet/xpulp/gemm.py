@@ -7,6 +7,7 @@ element is fma over k in ascending order, begun with the bias or 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
@@ -28,6 +29,9 @@ BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
 LONG = 32
 """From so many lines on it pays to look for the best cut."""
+BLOCK, QUICK, SLOW, WORTH = 45, 150, 1200, 0.58
+"""Instructions of a block, and of a core to begin with; multiply-adds for one: what the planner
+counts per cycle, with the stalls of one that were measured."""
 FEW = 12
 """Fewer lines are cut in halves at most, where held ones are few as well."""
 
@@ -38,6 +42,23 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
     product = Product(mode, epilogue, params["hold"], *kinds)
     kernel = _Kernel(product, blocks)
     return {"body": kernel.text()}
+
+
+def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+    """Multiply-adds that the instructions of the busiest core are worth, times the cores."""
+    lines, held = (sizes["m"], sizes["n"]) if params["hold"] == "b" else (sizes["n"], sizes["m"])
+    width, full = params["width"], params["full"]
+    busiest = []
+    parts = 1
+    while parts <= cores:
+        own, wide = -(-lines // parts), -(-held * parts // cores)
+        panels, blocks = max(1, -(-(wide - 1) // width)), -(-own // full)
+        loads = own * panels + wide * blocks
+        busiest.append(sizes["k"] * (own * wide + loads) + BLOCK * panels * blocks)
+        parts *= 2
+    quick = cores == 8 and (lines < LONG or held < 2 * width or held % (8 * width) == 0)
+    start = QUICK if quick else SLOW
+    return int(sizes["batch"] * cores * (min(busiest) + start) * WORTH)
 
 
 class _Kernel:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gradlet.xpulp import gemm
 
-MODES = {"forward": "nn", "input_grad": "tn", "weight_grad": "nt"}
-OPERANDS = {
-    "forward": ("y", "w", "x"),
-    "input_grad": ("dx", "w", "dy"),
-    "weight_grad": ("dw", "dy", "x"),
+MODES = {
+    "forward": "nn",
+    "input_grad": "tn",
+    "weight_grad": "nt",
+    "forward_hwc": "nt",
+    "input_grad_hwc": "nn",
+    "weight_grad_hwc": "tn",
 }
-"""c, a and b of the product."""
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
-    bias = {"bias_of_rows": True, "biased": mode == "forward"}
+    bias = {"bias_of_rows": not mode.endswith("_hwc"), "biased": mode.startswith("forward")}
     made: dict[str, Any] = gemm.generate(MODES[mode], epilogue, {**params, **bias})
-    return {**made, "product": MODES[mode], "operands": OPERANDS[mode]}
+    return {**made, **bias, "product": MODES[mode]}
+
+
+def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+    pixels, made, given = sizes["in_h"] * sizes["in_w"], sizes["out_channels"], sizes["in_channels"]
+    m, n, k = {
+        "forward": (made, pixels, given),
+        "input_grad": (given, pixels, made),
+        "weight_grad": (made, given, pixels),
+        "forward_hwc": (pixels, made, given),
+        "input_grad_hwc": (pixels, given, made),
+        "weight_grad_hwc": (made, given, pixels),
+    }[mode]
+    product = {"batch": sizes["batch"], "m": m, "n": n, "k": k}
+    return gemm.effort(MODES[mode], product, cores, params)
