@@ -49,9 +49,10 @@ def shares(problem: Problem, tile: Sequence[int]) -> Shares:
 
 def work_before(problem: Problem, number: int) -> tuple[float, ...]:
     """The work of all lines of an axis before each, and of all: 1 for a line, less where its taps
-    meet padding and nothing of their operand."""
+    meet padding and nothing of their operand. Steps of several lines are taken for equal."""
     lines = [1.0] * problem.axes[number].size
-    for operand in problem.operands:
+    single = all(span.extent == 1 for own, span in problem.operands[0].spans if own == number)
+    for operand in problem.operands if single else ():
         for own, span in operand.spans:
             if own == number and span.extent > 1:
                 met = (span.inside(at, operand.shape[span.dim]) for at in range(len(lines)))

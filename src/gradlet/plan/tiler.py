@@ -1,4 +1,4 @@
-"""Tilings of the calls of one network: what each operand is, the search, and the kernels' sizes."""
+"""Tilings of the calls of one network: the search, and the kernels and sizes of what it finds."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from gradlet.dtypes import DTYPES
-from gradlet.graph import Graph, Shape, Site
+from gradlet.graph import Graph, Site
 from gradlet.kernels import (
     Kernel,
     candidates,
-    catalogue,
-    effort,
-    effort_matters,
-    scratch_elements,
-    variant_of,
 )
 from gradlet.ops import OPS
-from gradlet.ops.base import Axis, Op, Size
+from gradlet.ops.base import Axis, Size
 from gradlet.plan.model import Call, Follow
 from gradlet.plan.order import Unit
 from gradlet.plan.pieces import (
@@ -29,11 +23,11 @@ from gradlet.plan.pieces import (
     tile_axis,
     window_on,
 )
+from gradlet.plan.problem import SUM, Problems
 from gradlet.plan.tile import Candidate, Operand, Problem, explored, judge
 from gradlet.plan.tiling import TileAxis, Tiling
 from gradlet.target import Target
 
-SUM = "sum"
 MOST_KINDS = 16
 DEARER = 2  # as much may be paid for tiles that the faster kernel takes
 IN_PLACE_CYCLES = 14  # of an access to a far word, on top of one to a near word
@@ -95,14 +89,13 @@ class Tiler:
         buffers: str,
         wishes: Mapping[str, Wish] | None = None,
     ) -> None:
-        self.graph, self.target = graph, target
-        self.storage_of, self.farthest, self.variants = storage_of, farthest, variants
+        self.graph, self.target, self.variants = graph, target, variants
+        self.storage_of = storage_of
+        self.problems = Problems(graph, target, storage_of, farthest)
         self.modes = (False,) if buffers == "single" else (True, False)
         self.wishes = wishes or {}
-        self._tileable: dict[object, tuple[bool, ...]] = {}
         self._tile_axes: dict[object, TileAxis | None] = {}
         self._tile_parts: dict[object, list[Part] | None] = {}
-        self._sites: dict[str, Site] = {}
         self._known: dict[object, list[tuple[int, Choice]]] = {}  # with the room there was
 
     def choose(self, context: Context) -> Choice:
@@ -113,7 +106,7 @@ class Tiler:
             wished = self.realised(context, self.wishes[call.name])
             if wished is not None:
                 return wished
-        operands = list(self._operands(unit, call, near))
+        operands = list(self.problems.operands_of(unit, call, near))
         key = self._likeness(unit, call, operands)
         for given, known in self._known.setdefault(key, []):
             if known.needed <= room <= given:  # the best with more room is the best with less
@@ -124,7 +117,7 @@ class Tiler:
 
     def likeness(self, context: Context) -> object:
         """What is the same for calls that have the same candidates."""
-        operands = self._operands(context.unit, context.call, context.near)
+        operands = self.problems.operands_of(context.unit, context.call, context.near)
         alike = self._likeness(context.unit, context.call, list(operands))
         return alike, context.room, context.call.repeat, self.wishes.get(context.call.name)
 
@@ -147,7 +140,7 @@ class Tiler:
     def _chosen(
         self, unit: Unit, call: Call, operands: Sequence[Operand | None], room: int
     ) -> Choice:
-        site = self._site(unit)
+        site = self.problems.site_of(unit)
         far = sorted(
             (n for n, operand in enumerate(operands) if operand and operand.windowed),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
@@ -176,8 +169,8 @@ class Tiler:
         found = replace(found, order=tuple(numbers[name] for name, _ in wish.split))
         if found.wrong:
             return None
-        site = self._site(context.unit)
-        operands = self._operands(context.unit, context.call, context.near)
+        site = self.problems.site_of(context.unit)
+        operands = self.problems.operands_of(context.unit, context.call, context.near)
         made = self._made(context.unit, context.call, site, operands, problem, found, wish.variant)
         if isinstance(made, str) or made.kernel.variant != wish.variant:
             return None
@@ -186,9 +179,9 @@ class Tiler:
 
     def problem(self, context: Context, ahead: bool) -> Problem:
         """What there is to choose for a call with all its far operands in windows."""
-        site = self._site(context.unit)
-        operands = self._operands(context.unit, context.call, context.near)
-        return self._problem(context.unit, context.call, site, operands, set(), ahead)
+        site = self.problems.site_of(context.unit)
+        operands = self.problems.operands_of(context.unit, context.call, context.near)
+        return self.problems.problem_of(context.unit, context.call, site, operands, set(), ahead)
 
     def variants_of(self, call: Call) -> list[str]:
         """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""
@@ -208,7 +201,7 @@ class Tiler:
     ) -> Choice | None:
         refused: set[str] = set()
         while True:
-            problem = self._problem(unit, call, site, operands, refused, ahead)
+            problem = self.problems.problem_of(unit, call, site, operands, refused, ahead)
             found = explored(problem, room)
             if not found:
                 return None
@@ -242,142 +235,6 @@ class Tiler:
             if made.kernel.variant == given[1].kernel.variant:
                 return made
         return None
-
-    def _operands(self, unit: Unit, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
-        """By position among the outputs and inputs of the call."""
-        first = unit.nodes[0]
-        op, fused = OPS[first.op], unit.updates
-        axes = self._axes(op, self._site(unit))
-        outputs = [
-            op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, call.outputs, fused)
-        ]
-        inputs = [slot.rstrip("?") for slot in op.inputs]
-        found: list[Operand | None] = []
-        shapes = self._shapes(unit, call)
-        for position, name in enumerate((*call.outputs, *call.inputs)):
-            if not name:
-                found.append(None)
-                continue
-            written = position < len(call.outputs)
-            place = position - len(call.outputs)
-            if written:
-                slot = outputs[position]
-            elif place < len(inputs):
-                slot = inputs[place]
-            else:  # settings of an update are needed whole; what follows goes with the result
-                slot = "" if unit.updates else op.outputs[0]
-            spans = tuple(
-                (number, span)
-                for number, axis in enumerate(axes)
-                for span in axis.spans
-                if span.operand == slot.rstrip("?")
-            )
-            storage = self.storage_of[name]
-            found.append(
-                Operand(
-                    name,
-                    shapes[name],
-                    spans,
-                    load=not written or fused,
-                    store=written,
-                    windowed=storage not in near,
-                    once=slot in op.adds_once,
-                    storage=storage,
-                    bandwidth=self.target.bandwidth(storage in self.farthest),
-                )
-            )
-        return found
-
-    def _site(self, unit: Unit) -> Site:
-        """The node that computes, in as few dimensions as it has."""
-        node = unit.nodes[0]
-        if node.name not in self._sites:
-            self._sites[node.name] = OPS[node.op].flat(self.graph.site(node))
-        return self._sites[node.name]
-
-    def _shapes(self, unit: Unit, call: Call) -> dict[str, Shape]:
-        """Of the operands, as that node sees them; what goes with the result has its shape."""
-        site = self._site(unit)
-        seen = {t.name: t.shape for t in (*site.ins, *site.outs)}
-        made, now = self.graph.tensors[site.outs[0].name].shape, site.outs[0].shape
-        shapes = {}
-        for name in filter(None, (*call.outputs, *call.inputs)):
-            own = self.graph.tensors[name].shape
-            shapes[name] = seen.get(name, now if own == made else own)
-        return shapes
-
-    def _axes(self, op: Op, site: Site) -> tuple[Axis, ...]:
-        return tuple(axis for axis in op.axes(site) if axis.size > 1)
-
-    def _problem(
-        self,
-        unit: Unit,
-        call: Call,
-        site: Site,
-        operands: Sequence[Operand | None],
-        refused: set[str],
-        ahead: bool,
-    ) -> Problem:
-        op = OPS[site.node.op]
-        axes = self._axes(op, site)
-        tileable = self._tileable_axes(op, site, axes)
-        mode = catalogue()[call.kernel.family].modes[call.kernel.mode]
-        sums = SUM in mode.epilogues and len(site.outs) == 1
-        allowed = tuple(
-            can and axis.name not in refused and (sums or not axis.reduction)
-            for can, axis in zip(tileable, axes, strict=True)
-        )
-        present = tuple(operand for operand in operands if operand)
-        gradient = None
-        if unit.updates and operands[0]:
-            gradient = replace(
-                operands[0],
-                tensor=site.outs[0].name,
-                load=False,
-                store=False,
-                windowed=True,
-                storage="",
-            )
-        return Problem(
-            axes,
-            present,
-            call.macs,
-            self.target.cores,
-            ahead,
-            lambda tile: self._tile_needs(call.kernel, site, axes, tile),
-            allowed,
-            gradient,
-        )
-
-    def scratch(self, kernel: Kernel, sizes: Mapping[str, Size]) -> int:
-        if not variant_of(kernel).scratch:
-            return 0
-        elements = scratch_elements(kernel, sizes, self.target.cores)
-        return elements * DTYPES[kernel.dtype].bytes
-
-    def _tile_needs(
-        self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
-    ) -> tuple[int, int]:
-        """Scratch and effort of the first tile by the kernel of the whole node; the others are
-        alike."""
-        if not variant_of(kernel).scratch and not effort_matters(kernel):
-            return 0, 0
-        op = OPS[site.node.op]
-        ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
-        sizes = op.lower(op.tile(site, ranges) or site).sizes
-        return self.scratch(kernel, sizes), effort(kernel, sizes, self.target.cores)
-
-    def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
-        key = signature(site)
-        if key not in self._tileable:
-            self._tileable[key] = tuple(
-                all(
-                    op.tile(site, {axis.name: part}) is not None
-                    for part in ((0, 1), (axis.size // 2, axis.size), (axis.size - 1, axis.size))
-                )
-                for axis in axes
-            )
-        return self._tileable[key]
 
     def _made(
         self,
@@ -424,7 +281,7 @@ class Tiler:
                 finish_operands=follow.operands if follow else _update_operands(call),
                 made_in=len(windows) - 1 if gradient else 0,
             )
-        scratch = max(self.scratch(kernel, item) for item in sizes)
+        scratch = max(self.problems.scratch(kernel, item) for item in sizes)
         return Choice(kernel, tiling, scratch, found.transfer, found.visible)
 
     def _tile_axis(self, site: Site, axis: Axis, tile: int) -> TileAxis | None:
@@ -506,9 +363,3 @@ def _renamed(choice: Choice, names: Sequence[str]) -> Choice:
         for window, name in zip(choice.tiling.windows, names, strict=False)
     )
     return replace(choice, tiling=replace(choice.tiling, windows=windows))
-
-
-def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tuple[str, str]]:
-    if fused:
-        return [(slots_[0], name) for name in names]
-    return list(zip((slot.rstrip("?") for slot in slots_), names, strict=False))

@@ -217,7 +217,7 @@ class Search:
                 finish_sizes=(follow.sizes,),
                 finish_operands=follow.operands,
             )
-        return Choice(kernel, tiling, self.tiler.scratch(kernel, self.call.sizes))
+        return Choice(kernel, tiling, self.tiler.problems.scratch(kernel, self.call.sizes))
 
 
 def _ranked(judged: Iterable[tuple[float, Wish]]) -> list[Wish]:
