@@ -66,7 +66,16 @@ def triples(fmt: Format, count: int = 800) -> list[tuple[int, ...]]:
     mixed = list(zip(*[numbers(fmt, count, seed) for seed in (1, 2, 3)], strict=True))
     # Sums that nearly cancel and sums that lie on a rounding boundary.
     close = [(a, b, sf.negate(fmt, sf.multiply(fmt, a, b, RNE))) for a, b, _ in mixed]
-    return corner + mixed + close
+    return corner + mixed + close + pushed_ties(fmt)
+
+
+def pushed_ties(fmt: Format, count: int = 100) -> list[tuple[int, ...]]:
+    """Products half way between two numbers, which a tiny addend pushes to one side: what rounds
+    in double precision first loses it."""
+    rng = random.Random(6)
+    one, half = fmt.bias << fmt.fraction_bits, 1 << fmt.fraction_bits - 1
+    odd = [one + rng.randrange(half // 2) | 1 for _ in range(count)]
+    return [(a, one + half, 1 | rng.getrandbits(1) * fmt.sign) for a in odd]
 
 
 def extended(fmt: Format, bits: int) -> int:
