@@ -401,6 +401,8 @@ def _compiled(expression: str) -> CodeType:
     tree = ast.parse(expression, mode="eval")
     nodes = list(ast.walk(tree))
     chained = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in nodes)
-    if chained or not all(isinstance(node, _ARITHMETIC) for node in nodes):
+    called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    simple = not chained and called <= {"min", "max"}
+    if not simple or not all(isinstance(node, _ARITHMETIC) for node in nodes):
         raise ValueError(f"'{expression}' is not simple arithmetic")
     return compile(tree, "<toml>", "eval")

@@ -322,7 +322,7 @@ def _call(
         scratch = f"&{plan.prefix}_{place.region}[{place.offset // WORD}].f32"
         arguments.append(scratch)
     if kernels.catalogue()[call.kernel.family].stepped:
-        arguments.append("step")
+        arguments.append("step" if call.repeat > 1 else "0")
     arguments.append(f"&sizes_{index}")
     modules = {node.name: node.module for node in plan.graph.nodes}
     module = modules[call.nodes[0]]
