@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import gradlet
 from gradlet import tune as tuner
 from gradlet.api import training_graph
 from gradlet.capture import capture
@@ -19,9 +18,10 @@ from gradlet.compiler import cache_folder
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
-from gradlet.engines.device import program_fits
+from gradlet.engines.device import build_steps, program_fits
 from gradlet.errors import GradletError
 from gradlet.plan import Call, Options, Plan, plan
+from gradlet.sim.build import library
 from gradlet.target import Target
 from gradlet.tune import Settings, Tuned, Wish, plan_with
 from gradlet.tune.pool import Pool
@@ -122,10 +122,12 @@ def _wholes(
 
 
 def _measured(plan: Plan, folder: Path) -> Mapping[str, Any]:
-    """A whole step on the simulator, or what is known of the same files from before."""
+    """A whole step on the simulator, or what is known from before of the same program on the same
+    data and the same simulator."""
     project = emit(plan, folder)
-    files = sorted((p.relative_to(folder), p.read_bytes()) for p in folder.rglob("*.[chS]"))
-    key = hashlib.sha256(repr((gradlet.__version__, plan.target, files)).encode()).hexdigest()
+    program = build_steps(project, folder / "steps.elf").read_bytes()
+    given = (program, plan.dumps(), library().name)
+    key = hashlib.sha256(repr(given).encode()).hexdigest()
     known = cache_folder() / "steps" / f"{key}.json"
     if not known.exists():
         value = run_json(project, sim.run(project, steps=2))

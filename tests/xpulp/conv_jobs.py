@@ -43,6 +43,36 @@ class Layer:
         return conv_sizes(self.attrs, self.x, self.w, self.y)
 
 
+def drawn(
+    pick: Callable[..., int],
+    channels: tuple[int, int, int],
+    size: tuple[int, ...],
+    window: tuple[int, ...],
+    step: tuple[int, ...],
+    spread: tuple[int, ...],
+    sides: tuple[int, ...],
+) -> Layer | None:
+    """channels: groups, given and made ones of each. None where no window fits into the image."""
+    groups, of_group, made = channels
+    image = tuple(
+        (size[d] + sides[d] + sides[d + 2] - spread[d] * (window[d] - 1) - 1) // step[d] + 1
+        for d in (0, 1)
+    )
+    if min(image) < 1:
+        return None
+    attrs: Attrs = {
+        **{"stride": step, "padding": sides, "dilation": spread, "groups": groups},
+        **{"size": size, "kernel": window},
+    }
+    batch = pick(1, 1, 2)
+    return Layer(
+        (batch, groups * of_group, *size),
+        (groups * made, of_group, *window),
+        (batch, groups * made, *image),
+        attrs,
+    )
+
+
 def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Iterator[Layer]:
     """Random ones that the variant takes, without an end."""
 
@@ -81,24 +111,8 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             groups, of_group, made = 1, pick(9, 13), pick(8, 11, 14)
         if kernel == 1 and mode == "weight_grad":
             of_group = pick(4, 8, 24)
-        attrs: Attrs = {
-            **{"stride": step, "padding": sides, "dilation": spread, "groups": groups},
-            **{"size": size, "kernel": window},
-        }
-        image = tuple(
-            (size[d] + sides[d] + sides[d + 2] - spread[d] * (window[d] - 1) - 1) // step[d] + 1
-            for d in (0, 1)
-        )
-        if min(image) < 1:
-            continue
-        batch = pick(1, 1, 2)
-        layer = Layer(
-            (batch, groups * of_group, *size),
-            (groups * made, of_group, *window),
-            (batch, groups * made, *image),
-            attrs,
-        )
-        if kernels.evaluate(variant.needs, layer.sizes):
+        layer = drawn(pick, (groups, of_group, made), size, window, step, spread, sides)
+        if layer and kernels.evaluate(variant.needs, layer.sizes):
             yield layer
 
 

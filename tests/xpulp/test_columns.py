@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from gradlet import kernels
-from gradlet.graph import Attrs
 from gradlet.kernels import Variant
-from tests.xpulp.conv_jobs import Layer, run
+from tests.xpulp.conv_jobs import Layer, drawn, run
 
 USED = [
     kernel
@@ -40,23 +39,9 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             of_group, made = made, of_group
         size, window = pair(*range(1, 8), 9, 12), pair(1, 2, 3, 4, 5)
         step, spread, sides = pair(1, 1, 2, 3), pair(1, 1, 2, 3), pair(0, 1, 2) + pair(0, 1, 2)
-        image = tuple(
-            (size[d] + sides[d] + sides[d + 2] - spread[d] * (window[d] - 1) - 1) // step[d] + 1
-            for d in (0, 1)
-        )
-        if min(image) < 1:
+        layer = drawn(pick, (groups, of_group, made), size, window, step, spread, sides)
+        if layer is None:
             continue
-        attrs: Attrs = {
-            **{"stride": step, "padding": sides, "dilation": spread, "groups": groups},
-            **{"size": size, "kernel": window},
-        }
-        batch = pick(1, 1, 2)
-        layer = Layer(
-            (batch, groups * of_group, *size),
-            (groups * made, of_group, *window),
-            (batch, groups * made, *image),
-            attrs,
-        )
         names = {**layer.sizes, **dict(variant.params), "cores": CORES}
         if kernels.evaluate(variant.scratch, names) < MOST_SCRATCH:  # also where others are quicker
             yield layer

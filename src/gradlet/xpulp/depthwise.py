@@ -9,6 +9,7 @@ moves for free, so the two sets of registers change roles, and the loop has two 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -51,7 +52,7 @@ def values(strips: Sequence[Strip]) -> dict[str, Any]:
     }
 
 
-class Strip:
+class Strip(ABC):
     """One function: some channels, some rows of each, `width` pixels of a row."""
 
     def __init__(self, width: int, left: int, right: int, stride: int = 1) -> None:
@@ -85,12 +86,12 @@ class Strip:
         asm.compressed(False)
         return asm.function("struct run *run")
 
-    def before(self) -> None:
+    def before(self) -> None:  # noqa: B027 - most strips have nothing of the kind
         """What is the same for all channels."""
 
+    @abstractmethod
     def channel(self) -> None:
         """Leaves the number of channels to come in the second of `temps`."""
-        raise NotImplementedError
 
     def next_channel(self) -> None:
         asm, (step, count) = self.asm, self.temps
@@ -103,9 +104,9 @@ class Strip:
         asm("nop")
         asm("add", self.y, self.y, step)
 
+    @abstractmethod
     def rare(self) -> None:
         """What planes that are not cut do not need: out of the way of the instruction cache."""
-        raise NotImplementedError
 
     def get(self, register: str, field: str) -> None:
         self.asm.lw(register, RUN, 4 * FIELDS.index(field))

@@ -7,6 +7,7 @@ one set of registers is enough.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,13 +50,13 @@ class _StridedStrip(Strip):
     def rare(self) -> None:
         pass
 
+    @abstractmethod
     def begin(self) -> None:
         """Of a channel."""
-        raise NotImplementedError
 
+    @abstractmethod
     def first_row(self) -> None:
         """Nothing is above."""
-        raise NotImplementedError
 
     def last_row(self) -> None:
         """Nothing is below."""
@@ -72,12 +73,13 @@ class _StridedStrip(Strip):
             for pixel in completed:
                 self.turn(pixel, here, last=last, first=first)
 
+    @abstractmethod
     def multiply(self, line: int, pixel: int, column: int, here: dict[int, str]) -> None:
-        raise NotImplementedError
+        """One input with one tap."""
 
+    @abstractmethod
     def turn(self, pixel: int, here: dict[int, str], *, last: bool, first: bool) -> None:
         """All inputs of a pixel are there: it is over, or begins, or one after the other."""
-        raise NotImplementedError
 
 
 class _MapStrip(_StridedStrip):
