@@ -14,6 +14,7 @@ import distributed
 import pytest
 
 import gradlet
+from gradlet import tuning
 from gradlet.engines import sim
 from gradlet.errors import GradletError
 from gradlet.plan import Options, Plan, plan
@@ -292,3 +293,15 @@ def test_a_project_all_in_l1(tmp_path: Path) -> None:
     found = tuned(project.plan, tmp_path / "cache")
     assert not found.plan.tilings
     assert all(node.wish is None or node.wish.split == () for node in found.nodes)
+
+
+def test_a_whole_step_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the simulator is another."""
+    monkeypatch.setenv("GRADLET_CACHE", str(tmp_path / "cache"))
+    given = plan(model_graph("lenet"), load_target("pulp-open"))
+    measured = tuning._measured(given, tmp_path / "p")
+    monkeypatch.setattr(sim, "run", lambda *_, **__: pytest.fail("measured again"))
+    assert tuning._measured(given, tmp_path / "p") == measured
+    monkeypatch.setattr(tuning, "library", lambda: Path("another.so"))
+    with pytest.raises(pytest.fail.Exception, match="measured again"):
+        tuning._measured(given, tmp_path / "p")

@@ -1,7 +1,8 @@
 """Measured cycles on disk: what was measured once is never measured again.
 
 A key has everything that the cycles depend on: the source of the kernels and of the runtime, the
-tiling and the device. Results are kept as they come, so that interrupted work goes on.
+tiling, the device and the simulator. Results are kept as they come, so that interrupted work goes
+on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gradlet import kernels
 from gradlet.compiler import cache_folder
 from gradlet.kernels import Kernel
 from gradlet.plan.tiling import Tiling
+from gradlet.sim.build import library
 from gradlet.target import Target
 from gradlet.trial import RUNTIME
 from gradlet.tune.measure import NO_FIT, Job
@@ -81,4 +83,4 @@ def _source(kernel: Kernel) -> str:
 def _runtime(port: str) -> str:
     names = ("gl.h", "gl_tiles.h", f"gl_port_{port}.h", f"{port}/tiles_trial.c")
     text = "".join((RUNTIME / name).read_text() for name in names)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(f"{text}{library().name}".encode()).hexdigest()
