@@ -74,6 +74,9 @@ class Problem:
     are."""
     tileable: tuple[bool, ...] = ()
     gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
+    judged: dict[tuple[int, ...], Candidate] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @cached_property
     def ladders(self) -> tuple[tuple[int, ...], ...]:
@@ -224,7 +227,13 @@ def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]
 
 
 def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
-    """What these tile sizes take and cost, in the best order of loops."""
+    """What these tile sizes take and cost, in the best order of loops; each is judged once."""
+    if tile not in problem.judged:
+        problem.judged[tile] = _judged(problem, tile)
+    return problem.judged[tile]
+
+
+def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     counts = [-(-axis.size // t) for axis, t in zip(problem.axes, tile, strict=True)]
     free = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and not axis.reduction]
     summed = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and axis.reduction]

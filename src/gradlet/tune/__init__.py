@@ -6,7 +6,7 @@ Keeps the type: a plan comes in, a plan that is quicker goes out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -74,7 +74,7 @@ def tune(
         )
     by_call = _searches(given, settings, options, only)
     searches = list({id(search): search for search in by_call.values()}.values())
-    measuring = _Measuring(given.target, pool or Pool(), cache or Cache(), progress)
+    measuring = _Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)
     while True:
         wanted = [(search, wish) for search in searches for wish in search.wanted()]
         if not wanted:
@@ -130,8 +130,16 @@ def _node(name: str, search: Search) -> Node:
 class _Measuring:
     """Looks results up, simulates what is not known, and remembers."""
 
-    def __init__(self, target: Target, pool: Pool, cache: Cache, progress: Progress) -> None:
-        self.target, self.pool, self.cache, self.progress = target, pool, cache, progress
+    def __init__(
+        self,
+        searches: Sequence[Search],
+        target: Target,
+        pool: Pool,
+        cache: Cache,
+        progress: Progress,
+    ) -> None:
+        self.searches, self.target = searches, target
+        self.pool, self.cache, self.progress = pool, cache, progress
         self.functions: set[Function] = set()
         self.compiled: set[Function] = set()
         self.elf = b""
@@ -149,7 +157,7 @@ class _Measuring:
         known = self.cache.known(limits)
         self.hits += len(known)
         for key, value in known.items():
-            _note(places[key], value)
+            _note(places[key], value, limits[key])
         missing = {key: found for key, found in places.items() if key not in known}
         if missing:
             later = sum({id(s): s.left for s, _ in wanted}.values())
@@ -167,23 +175,26 @@ class _Measuring:
         run = self.pool.run(self.elf, self.target, jobs, [limits[key] for key in keys])
         for number, cycles in run:
             self.cache.add({keys[number]: cycles})
-            _note(missing[keys[number]], cycles)
+            _note(missing[keys[number]], cycles, limits[keys[number]])
             self.evaluations += 1
             self.done += 1
             self.progress(self.done, self.total, missing[keys[number]][0][0].call.name)
 
     def _provide(self) -> None:
-        """A program with all functions asked for so far, whether their cycles are known or not:
+        """A program with all functions that may be needed, whether their cycles are known or not:
         these depend a little on where code lies, and interrupted work goes on as it began."""
+        if not self.compiled:
+            self.functions |= {f for search in self.searches for f in search.functions()}
         if self.compiled != self.functions:
             self.compiled = set(self.functions)
             self.progress(self.done, max(self.total, 1), "compiling kernels")
             self.elf = build(sorted(self.functions, key=lambda f: f.name), self.target)
 
 
-def _note(places: Iterable[tuple[Search, Wish]], cycles: int) -> None:
+def _note(places: Iterable[tuple[Search, Wish]], cycles: int, limit: int) -> None:
+    """What is slower than the limit may be known from another search, which was not so strict."""
     for search, wish in places:
-        search.cycles[wish] = cycles if cycles > 0 else None
+        search.cycles[wish] = cycles if 0 < cycles <= limit else None
 
 
 def model_error(searches: Iterable[Search]) -> float | None:

@@ -22,6 +22,7 @@ from gradlet.sim.build import library
 from gradlet.target import Target
 from gradlet.trial import RUNTIME
 from gradlet.tune.measure import NO_FIT, Job
+from gradlet.tune.program import PREFIX
 
 
 class Cache:
@@ -76,7 +77,7 @@ def _nameless(tiling: Tiling) -> Tiling:
 
 @cache
 def _source(kernel: Kernel) -> str:
-    return hashlib.sha256(kernels.render(kernel).encode()).hexdigest()
+    return hashlib.sha256(kernels.render(kernel, PREFIX).encode()).hexdigest()
 
 
 @cache

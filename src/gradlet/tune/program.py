@@ -13,9 +13,11 @@ from gradlet.compiler import build_program
 from gradlet.kernels import Kernel
 from gradlet.plan.tiling import Tiling
 from gradlet.target import Target
-from gradlet.trial import RUNTIME, link_script
+from gradlet.trial import RUNTIME, link_script, port_header
 
 WINDOWS = 20
+PREFIX = "net"
+"""That of a project, if it is not told another: its kernels are compiled by then."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Function:
     @property
     def name(self) -> str:
         places = "_".join("x" if place is None else str(place) for place in self.operands)
-        return f"{self.kernel.name}_{places}"
+        return f"call_{self.kernel.symbol(PREFIX)}_{places}"
 
     def text(self) -> str:
         arguments = ["me", *("0" if p is None else f"f->t[{p}]" for p in self.operands)]
@@ -39,7 +41,7 @@ class Function:
         return (
             f"void {self.name}(gl_core me, const gl_frame *f, int32_t step);\n"
             f"void {self.name}(gl_core me, const gl_frame *f, int32_t step)\n"
-            f"{{\n    (void)step;\n    {self.kernel.name}({', '.join(arguments)});\n}}\n"
+            f"{{\n    (void)step;\n    {self.kernel.symbol(PREFIX)}({', '.join(arguments)});\n}}\n"
         )
 
 
@@ -85,16 +87,16 @@ def build(functions: Sequence[Function], target: Target) -> bytes:
     used = sorted({function.kernel for function in functions}, key=lambda kernel: kernel.name)
     with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
         folder = Path(name)
-        (folder / "gl_port.h").write_text(f'#include "gl_port_{target.port}.h"\n')
+        (folder / "gl_port.h").write_text(port_header(target.port))
         (folder / "link.ld").write_text(link_script(target, 0))
         texts = [f.text() for f in sorted(set(functions), key=lambda f: f.name)]
         calls = folder / "functions.c"
         calls.write_text('#include "gl_tiles.h"\n#include "kernels.h"\n\n' + "\n".join(texts))
-        (folder / "kernels.h").write_text(kernels.header(used))
+        (folder / "kernels.h").write_text(kernels.header(used, PREFIX))
         sources = []
         for kernel in used:
-            sources.append(folder / f"{kernel.name}.c")
-            sources[-1].write_text(kernels.render(kernel))
+            sources.append(folder / f"{kernel.symbol(PREFIX)}.c")
+            sources[-1].write_text(kernels.render(kernel, PREFIX))
         changing = [RUNTIME / target.port / n for n in ("tiles_trial.c", "start.S", "team.c")]
         defines = [
             f"GL_CORES={target.cores}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import nsmallest
 from itertools import islice
 from statistics import median
@@ -21,7 +22,7 @@ from gradlet.plan.tile import Candidate, Problem, along_one_axis, explored, grid
 from gradlet.plan.tiler import Choice
 from gradlet.plan.tiling import Tiling, Window
 from gradlet.tune.measure import UNLIMITED, Job
-from gradlet.tune.program import functions_of
+from gradlet.tune.program import Function, Functions, functions_of
 
 SLOW = 1.2
 """A candidate is given up when it has taken so many times the cycles of the best before."""
@@ -29,6 +30,8 @@ LEADERS = 3
 """The neighbours of so many of the quickest are tried."""
 PORTION = 32
 """An exhaustive search measures so many of the best judged first, for a good limit."""
+TRIES = 8
+"""So many candidates are looked at for one that a kernel can do."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,23 @@ class Search:
             self.rounds = filter(None, self._rounds())
         return next(self.rounds, [])
 
+    def functions(self) -> set[Function]:
+        """All that its candidates may call: they differ by kernel, and by whether tiles add up."""
+        found: set[Function] = set()
+        if self.context is None:
+            return found  # the first round has all
+        axes = self.tiler.problem(self.context, False).axes
+        sums = {axis.name for axis in axes if axis.reduction}
+        left: dict[object, int] = {}
+        for wish in self._first:
+            kind = wish.variant, any(name in sums for name, _ in wish.split)
+            left.setdefault(kind, TRIES)
+            if left[kind] > 0:
+                made = self._functions(self._choice(wish))
+                left[kind] = 0 if made else left[kind] - 1
+                found |= set(made.all if made else ())
+        return found
+
     @property
     def limit(self) -> int:
         """Cycles after which a candidate is given up."""
@@ -101,7 +121,7 @@ class Search:
         keep, around = self.settings.keep, self.settings.around
         self.most = keep + self.settings.rounds * around
         yield self._able(self._as_wish(own), 1)
-        yield self._able(self._first(), keep - len(self.jobs))
+        yield self._able(self._first, keep - len(self.jobs))
         for _ in range(self.settings.rounds):
             yield self._able(self._around(self._quickest(LEADERS)), around)
 
@@ -122,6 +142,7 @@ class Search:
             found += self._wishes(problem, grid(problem, self.context.room, most), ahead)
         return _ranked(found)
 
+    @cached_property
     def _first(self) -> list[Wish]:
         """The best of each kind (axes that are split, ahead or not), then the best of the rest."""
         assert self.context is not None
@@ -182,7 +203,8 @@ class Search:
 
     def _job(self, wish: Wish) -> Job | None:
         choice = self._choice(wish)
-        if choice is None or choice.tiling is None:
+        functions = self._functions(choice)
+        if choice is None or choice.tiling is None or functions is None:
             return None
         tiling = choice.tiling
         near = tuple(
@@ -191,11 +213,15 @@ class Search:
         sizes = tuple(
             self.graph.tensors[w.tensor].bytes if w and w.tensor else 0 for w in tiling.windows
         )
-        functions = functions_of(choice.kernel, tiling, len(self.call.outputs))
         self.jobs[wish] = Job(
             choice.kernel, tiling, self.call.repeat, functions, near, sizes, choice.scratch
         )
         return self.jobs[wish]
+
+    def _functions(self, choice: Choice | None) -> Functions | None:
+        if choice is None or choice.tiling is None:
+            return None
+        return functions_of(choice.kernel, choice.tiling, len(self.call.outputs))
 
     def _is_near(self, window: Window) -> bool:
         assert self.context is not None
