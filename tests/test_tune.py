@@ -27,7 +27,8 @@ from gradlet.tune.cache import Cache
 from gradlet.tune.measure import NO_FIT
 from gradlet.tune.pool import Pool
 from gradlet.tune.program import build
-from gradlet.tuning import _computes, _layer_plan, tune_conv2d, tune_project
+from gradlet.tuning import tune_project
+from gradlet.tuning_layer import STEPS, layer_plan, tune_layer
 from tests.pulp.support import device_project, model_graph
 from tests.test_cli import gradlet as command
 
@@ -139,8 +140,10 @@ def test_interrupted_work_goes_on(small: Plan, tmp_path: Path) -> None:
 def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
     target = load_target("pulp-open", sizes={"L1": "16k"})
     layer = {"out": 4, "kernel": 3, "padding": 1}
-    quick = tune_conv2d(layer, [3, 8, 8], "forward", target, QUICK, jobs=1)
-    every = tune_conv2d(layer, [3, 8, 8], "forward", target, Settings(exhaustive=True), jobs=1)
+    quick = tune_layer("conv2d", layer, [3, 8, 8], "forward", target, QUICK, jobs=1)
+    every = tune_layer(
+        "conv2d", layer, [3, 8, 8], "forward", target, Settings(exhaustive=True), jobs=1
+    )
     assert every.tuned.nodes[0].candidates > 4 * quick.tuned.nodes[0].candidates
     assert every.ranked[0][1] <= quick.ranked[0][1]
     assert every.ranked[0][1] >= 0.9 * quick.ranked[0][1]
@@ -149,7 +152,7 @@ def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
 def test_giving_up_changes_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all candidates those that are stopped are slower than the limit, and nothing else."""
     layer, target = {"out": 8, "kernel": 3, "padding": 1}, load_target("pulp-open")
-    given = _layer_plan(layer, [8, 8, 8], target)
+    given = layer_plan("conv2d", layer, [8, 8, 8], target)
 
     def every(place: str) -> Mapping[Wish, int]:
         found = tune(
@@ -158,7 +161,7 @@ def test_giving_up_changes_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             pool=Pool(1),
             cache=Cache(tmp_path / place),
             options=Options(buffers="double"),
-            only=lambda call: _computes(given, call, "conv2d_weight_grad"),
+            only=STEPS["weight_grad"],
         )
         return found.measured[0]
 

@@ -8,32 +8,23 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradlet import tune as tuner
-from gradlet.api import training_graph
-from gradlet.capture import capture
 from gradlet.compiler import cache_folder
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
 from gradlet.engines.device import build_steps, program_fits
-from gradlet.errors import GradletError
-from gradlet.plan import Call, Options, Plan, plan
+from gradlet.plan import Plan
 from gradlet.sim.build import library
-from gradlet.target import Target
-from gradlet.tune import Settings, Tuned, Wish, plan_with, remembered
+from gradlet.tune import Settings, Tuned, plan_with, remembered
 from gradlet.tune.pool import Pool
 from gradlet.tune.remembered import Answer
 
 Progress = Callable[[int, int, str], None]
-STEPS = {
-    "forward": "conv2d",
-    "input_grad": "conv2d_input_grad",
-    "weight_grad": "conv2d_weight_grad",
-}
 
 
 def quiet(done: int, total: int, text: str) -> None:
@@ -153,83 +144,3 @@ def _measured(plan: Plan, folder: Path) -> Mapping[str, Any]:
         fresh.replace(known)
     found: Mapping[str, Any] = json.loads(known.read_text())
     return found
-
-
-@dataclass(frozen=True)
-class LayerTuning:
-    """One step of one layer: the candidates that were measured to their end, the quickest first."""
-
-    label: str
-    tuned: Tuned
-    ranked: tuple[tuple[Wish, int], ...]
-    macs: int
-
-    def to_json(self) -> dict[str, Any]:
-        node = self.tuned.nodes[0]
-        rows = [
-            {**asdict(wish), "cycles": cycles, "mac_per_cycle": self.macs / cycles}
-            for wish, cycles in self.ranked
-        ]
-        return {
-            "layer": self.label,
-            "candidates": node.candidates,
-            "before_cycles": node.before,
-            "after_cycles": node.after,
-            "evaluations": self.tuned.evaluations,
-            "cache_hits": self.tuned.cache_hits,
-            "seconds": self.tuned.seconds,
-            "model_error": self.tuned.model_error,
-            "best": rows[0] if rows else None,
-            "all": rows,
-        }
-
-
-def tune_conv2d(
-    layer: Mapping[str, Any],
-    shape: list[int],
-    step: str,
-    target: Target,
-    settings: Settings | None = None,
-    *,
-    jobs: int = 0,
-    dask: str = "",
-    progress: Progress = quiet,
-) -> LayerTuning:
-    """A convolution by itself, its data in the far memory: what is quickest on this device."""
-    if step not in STEPS:
-        raise GradletError(f"--step {step}: one of {', '.join(STEPS)}")
-    given = _layer_plan(layer, shape, target)
-    pool = Pool(jobs, dask)
-    try:
-        tuned = tuner.tune(
-            given,
-            settings,
-            pool=pool,
-            progress=progress,
-            options=Options(buffers="double"),
-            only=lambda call: _computes(given, call, STEPS[step]),
-        )
-    finally:
-        pool.close()
-    call = next(c for c in given.calls if c.name == tuned.nodes[0].name)
-    ranked = sorted(tuned.measured[0].items(), key=lambda item: (item[1], str(item[0])))
-    return LayerTuning(f"conv2d {step}", tuned, tuple(ranked), call.macs)
-
-
-def _computes(given: Plan, call: Call, op: str) -> bool:
-    ops = {node.name: node.op for node in given.graph.nodes}
-    own = {*call.outputs, *call.inputs} & {"layer.weight", "layer.weight.next"}
-    return ops[call.nodes[0]] == op and bool(own)
-
-
-def _layer_plan(layer: Mapping[str, Any], shape: list[int], target: Target) -> Plan:
-    """A network around the layer: one before it that is trained, so that all steps are there."""
-    lines = [f"input = {shape}", 'name = "layer"', "[training]", 'loss = "mse"']
-    lines += ["[[layer]]", 'op = "conv2d"', 'name = "before"', f"out = {shape[0]}", "kernel = 1"]
-    lines += ["[[layer]]", 'op = "conv2d"', 'name = "layer"']
-    lines += [f"{key} = {value}" for key, value in layer.items()]
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        path = Path(folder) / "layer.toml"
-        path.write_text("\n".join(lines) + "\n")
-        captured = capture(str(path))
-    return plan(training_graph(captured), target, options=Options(buffers="double"))
