@@ -212,7 +212,7 @@ def tune(
     options = {"in": in_, "out-channels": out_channels, "kernel": kernel, "stride": stride}
     options |= {"out": out, "pad": pad, "groups": groups, "step": step}
     device = {"target": target, "cores": cores, "l1": l1, "set": set_}
-    rounds = min(Settings.rounds, keep // 3)  # who keeps few wants few
+    rounds = min(Settings.rounds, Settings.rounds * keep // Settings.keep)  # few, if few are kept
     chosen = Settings(keep=keep, rounds=rounds, exhaustive=exhaustive)
     result = cli_tune.tune_command(project, layer, options, device, chosen, jobs, dask)
     value = result.to_json()

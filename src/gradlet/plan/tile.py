@@ -162,7 +162,8 @@ def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
 
 
 def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
-    """Twice or half the tile along an axis, and steps up or down the ladders; the best first."""
+    """Twice or half the tile along an axis, twice along one for less along another, and steps up or
+    down the ladders; the best first."""
     ladders = problem.ladders
     rungs = tuple(steps.index(size) for steps, size in zip(ladders, tile, strict=True))
     around = {tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _near(problem, rungs)}
@@ -170,7 +171,20 @@ def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candi
         for wide in (2 * size, -(-size // 2)):
             nearest = min(steps, key=lambda step: abs(step - wide))
             around.add((*tile[:number], nearest, *tile[number + 1 :]))
+    around |= set(_traded(problem, tile, room))
     return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
+
+
+def _traded(problem: Problem, tile: tuple[int, ...], room: int) -> Iterator[tuple[int, ...]]:
+    """Twice the tile along one axis, and as much less along another as it takes to fit."""
+    for wide, narrow in permutations(range(len(tile)), 2):
+        sizes = list(tile)
+        sizes[wide] = min(problem.ladders[wide], key=lambda step: abs(step - 2 * tile[wide]))
+        for step in problem.ladders[narrow]:
+            sizes[narrow] = step
+            if step < tile[narrow] and judge(problem, tuple(sizes)).bytes <= room:
+                yield tuple(sizes)
+                break
 
 
 def _fitting(candidates: Iterable[Candidate], room: int) -> list[Candidate]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median
 
 from gradlet.errors import GradletError
@@ -41,7 +42,8 @@ class Tuned:
     the median deviation from what was measured, after scaling by the median ratio. measured: the
     cycles of all candidates of each node that fit."""
 
-    plan: Plan
+    given: Plan
+    options: Options
     nodes: tuple[Node, ...]
     evaluations: int
     cache_hits: int
@@ -52,6 +54,11 @@ class Tuned:
     @property
     def wishes(self) -> dict[str, Wish]:
         return {node.name: node.wish for node in self.nodes if node.wish is not None}
+
+    @cached_property
+    def plan(self) -> Plan:
+        """With the quickest way that was found for each call."""
+        return plan_with(self.given, self.wishes, self.options)
 
 
 def tune(
@@ -64,7 +71,7 @@ def tune(
     options: Options | None = None,
     only: Callable[[Call], bool] = lambda call: True,
 ) -> Tuned:
-    """The plan with the quickest way that was found for each call, or for some of them."""
+    """The quickest way to run each call, or some of them."""
     begin = time.perf_counter()
     settings, options = settings or Settings(), options or Options()
     if given.target.port != "pulp":
@@ -81,12 +88,10 @@ def tune(
             break
         measuring.measure(wanted)
     nodes = tuple(_node(name, search) for name, search in by_call.items())
-    wishes = {node.name: node.wish for node in nodes if node.wish is not None}
-    result = plan_with(given, wishes, options)
-    error = model_error(searches)
-    seconds = time.perf_counter() - begin
     known = tuple({w: c for w, c in s.cycles.items() if c is not None} for s in by_call.values())
-    return Tuned(result, nodes, measuring.evaluations, measuring.hits, seconds, error, known)
+    found = (nodes, measuring.evaluations, measuring.hits)
+    seconds = time.perf_counter() - begin
+    return Tuned(given, options, *found, seconds, model_error(searches), known)
 
 
 def plan_with(given: Plan, wishes: Mapping[str, Wish], options: Options | None = None) -> Plan:

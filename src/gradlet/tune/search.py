@@ -1,14 +1,15 @@
 """Which candidates of a call are measured, and which of them is taken.
 
 The judgement of the planner ranks all. The planner's own choice is measured first, then the best of
-every kind and the best of the rest, then, in some rounds, neighbours of the quickest. An exhaustive
-search measures all. A candidate that turns out to be slower than the best known before, and by more
-than a little, is not measured to its end.
+every kind and the best of the rest, then, in some rounds, neighbours of the quickest: by turns of
+some and of the very best, so that no direction is forgotten that the judgement thinks little of. An
+exhaustive search measures all. A candidate that turns out to be slower than the best known before,
+and by more than a little, is not measured to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nsmallest
@@ -30,6 +31,8 @@ LEADERS = 3
 """The neighbours of so many of the quickest are tried."""
 PORTION = 32
 """An exhaustive search measures so many of the best judged first, for a good limit."""
+DOUBTED = 2.0
+"""So many times its judgement is expected of what is like nothing that was measured."""
 TRIES = 8
 """So many candidates are looked at for one that a kernel can do."""
 
@@ -42,7 +45,7 @@ class Settings:
     planner's choice."""
 
     keep: int = 12
-    rounds: int = 4
+    rounds: int = 5
     around: int = 4
     exhaustive: bool = False
     tiles: int = 64
@@ -122,8 +125,9 @@ class Search:
         self.most = keep + self.settings.rounds * around
         yield self._able(self._as_wish(own), 1)
         yield self._able(self._first, keep - len(self.jobs))
-        for _ in range(self.settings.rounds):
-            yield self._able(self._around(self._quickest(LEADERS)), around)
+        for number in range(self.settings.rounds):
+            leaders = self._quickest(1 if number % 2 else LEADERS)
+            yield self._able(self._around(leaders), around)
 
     def _as_wish(self, choice: Choice) -> list[Wish]:
         return [Wish.of(choice)] if choice.tiling else []
@@ -144,7 +148,7 @@ class Search:
 
     @cached_property
     def _first(self) -> list[Wish]:
-        """The best of each kind (axes that are split, ahead or not), then the best of the rest."""
+        """The best of each kind, then the best of the rest."""
         assert self.context is not None
         found: list[tuple[float, Wish]] = []
         for ahead in self.tiler.modes:
@@ -152,7 +156,7 @@ class Search:
             candidates = [*explored(problem, room), *along_one_axis(problem, room)]
             found += self._wishes(problem, candidates, ahead)
         ranked = _ranked(found)
-        return [*_best_of_each_kind(ranked)[: self.settings.keep // 2], *ranked]
+        return [*_best_of_each_kind(ranked), *ranked]
 
     def _wishes(
         self, problem: Problem, candidates: Iterable[Candidate], ahead: bool
@@ -181,20 +185,22 @@ class Search:
             for tile in tiles:
                 steps = neighbours(problem, tile, self.context.room)
                 found += [wish for _, wish in self._wishes(problem, steps, ahead)]
-        return sorted(found, key=lambda wish: (self._expected(wish), str(wish)))
+        expected = self._expected(found)
+        return sorted(expected, key=lambda wish: (expected[wish], str(wish)))
 
-    def _expected(self, wish: Wish) -> float:
-        """The judgement, set right by what was measured with the same kernel and buffers."""
-
-        def ratios(alike: Callable[[Wish], bool]) -> list[float]:
-            return [
-                cycles / self.judged[known]
-                for known, cycles in self.cycles.items()
-                if cycles and known in self.judged and alike(known)
-            ]
-
-        same = ratios(lambda w: (w.variant, w.ahead) == (wish.variant, wish.ahead))
-        return self.judged[wish] * median(same or [2 * r for r in ratios(lambda w: True)] or [1.0])
+    def _expected(self, wishes: Iterable[Wish]) -> dict[Wish, float]:
+        """The judgement, set right by what was measured of those that are most alike."""
+        ratios: dict[object, list[float]] = {}
+        for wish, cycles in self.cycles.items():
+            if cycles and wish in self.judged:
+                for kind in _likeness(wish):
+                    ratios.setdefault(kind, []).append(cycles / self.judged[wish])
+        off = {kind: median(found) for kind, found in ratios.items()}
+        unknown = DOUBTED * median(off.values()) if off else 1.0
+        return {
+            wish: self.judged[wish] * next(filter(None, map(off.get, _likeness(wish))), unknown)
+            for wish in wishes
+        }
 
     def _in_place(self) -> list[Wish]:
         """All operands near: only the kernel is to be chosen."""
@@ -253,8 +259,17 @@ def _ranked(judged: Iterable[tuple[float, Wish]]) -> list[Wish]:
 
 
 def _best_of_each_kind(ranked: Iterable[Wish]) -> list[Wish]:
-    """In their order, with the quickest kernel of each."""
-    best: dict[object, Wish] = {}
+    """In their order, those that are the first to split these axes, or to run in that way."""
+    found, seen = [], set[object]()
     for wish in ranked:
-        best.setdefault((wish.ahead, frozenset(name for name, _ in wish.split)), wish)
-    return list(best.values())
+        kinds = {frozenset(name for name, _ in wish.split), (wish.variant, wish.ahead)}
+        if kinds - seen:
+            seen |= kinds
+            found.append(wish)
+    return found
+
+
+def _likeness(wish: Wish) -> tuple[object, object]:
+    """The kinds that it is of, the narrower first: kernel, buffers and the axes that are split."""
+    way = (wish.variant, wish.ahead)
+    return (*way, frozenset(name for name, _ in wish.split)), way
