@@ -62,7 +62,7 @@ def key_of(job: Job, target: Target) -> str:
         sorted(dict(target.machine).items()),
         (target.cores, target.stack, target.code, target.flags),
         _nameless(job.tiling),
-        (job.repeat, job.near, job.bytes, job.scratch),
+        (job.repeat, job.near, job.bytes, job.scratch, *job.farthest),
     )
     return hashlib.sha256(repr(value).encode()).hexdigest()
 

@@ -219,8 +219,16 @@ class Search:
         sizes = tuple(
             self.graph.tensors[w.tensor].bytes if w and w.tensor else 0 for w in tiling.windows
         )
+        farthest = tuple(n for n, w in enumerate(tiling.windows) if w and self._is_farthest(w))
         self.jobs[wish] = Job(
-            choice.kernel, tiling, self.call.repeat, functions, near, sizes, choice.scratch
+            choice.kernel,
+            tiling,
+            self.call.repeat,
+            functions,
+            near,
+            sizes,
+            choice.scratch,
+            farthest,
         )
         return self.jobs[wish]
 
@@ -232,6 +240,9 @@ class Search:
     def _is_near(self, window: Window) -> bool:
         assert self.context is not None
         return self.tiler.storage_of.get(window.tensor, "") in self.context.near
+
+    def _is_farthest(self, window: Window) -> bool:
+        return self.tiler.storage_of.get(window.tensor, "") in self.tiler.problems.farthest
 
     def _choice(self, wish: Wish) -> Choice | None:
         if self.context is not None:
