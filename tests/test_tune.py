@@ -29,7 +29,7 @@ from gradlet.tune.pool import Pool
 from gradlet.tune.program import build
 from gradlet.tuning import tune_project
 from gradlet.tuning_layer import STEPS, layer_plan, tune_layer
-from tests.pulp.support import device_project, model_graph
+from tests.pulp.support import device_project, model_graph, zoo_graph
 from tests.test_cli import gradlet as command
 
 START = 1500
@@ -91,12 +91,35 @@ def test_a_candidate_costs_what_the_node_costs(small: Plan, tmp_path: Path) -> N
     assert compared >= 2
 
 
+def test_a_candidate_has_its_operands_in_l3(tmp_path: Path) -> None:
+    """Where the plan has them there, beside an L2 that they do not fit into."""
+    sizes = {"L1": "32k", "L2": "150k", "L3": "1M"}
+    given = plan(zoo_graph("tutorial-cnn"), load_target("pulp-open", sizes=sizes))
+    far = {name for b in given.buffers if b.level == "L3" for name in b.tensors}
+    some = [c.name for c in given.calls if c.tiling and far & {*c.inputs, *c.outputs}]
+    found = tune(
+        given,
+        Settings(keep=1, rounds=0),
+        pool=Pool(1),
+        cache=Cache(tmp_path / "cache"),
+        only=lambda call: call.name in some,
+    )
+    run = sim.run(gradlet.emit(given, tmp_path / "p"), steps=2)
+    costs = dict(zip((call.name for call in given.calls), run.nodes, strict=True))
+    compared = [(node.before or 0, costs[node.name].cycles) for node in found.nodes]
+    assert compared
+    for before, here in compared:
+        assert 0.85 * here <= before <= 1.15 * here + START
+
+
 def test_the_result_is_quicker_and_right(small: Plan, tmp_path: Path) -> None:
     project = gradlet.emit(small, tmp_path / "p")
     result = tune_project(project, QUICK, jobs=1)
     value = result.to_json()
     assert value["after_cycles"] <= value["before_cycles"]
     assert value["evaluations"] + value["cache_hits"] > 0
+    gains = sum(node["before"] - node["after"] for node in value["nodes"])
+    assert abs(value["before_cycles"] - value["after_cycles"] - gains) < 200
     again = gradlet.load(tmp_path / "p")
     assert again.plan == result.project.plan
     assert sim.run(again, steps=2).cycles[-1] == value["after_cycles"]
