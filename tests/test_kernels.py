@@ -65,6 +65,8 @@ def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
         for job in found["unary", "relu"]
         for zero in [job.expected[0] * 0]
     ]
+    found["unary", "add_relu"] = [_of_sum(job) for job in found["unary", "relu"]]
+    found["unary", "add_relu_grad"] = [_of_sum(job) for job in found["unary", "relu_grad"]]
     vectors = [job for job in found["gemm", "nn"] if _is_vector(job)]
     found["back", "sgd"] = [_back(job) for job in vectors]
     found["back", "relu_sgd"] = [_back(job, relu=True) for job in vectors]
@@ -96,6 +98,22 @@ def _back(job: Job, *, relu: bool = False) -> Job:
         tolerance=(*job.tolerance, 2.0**-22 * size),
         sizes=tuple((name, sizes[name]) for name in ("n", "k")),
         before=(None, w),
+    )
+
+
+def _of_sum(job: Job) -> Job:
+    """The same of the sum of two operands in place of the first."""
+    first, *others = job.inputs
+    second = np.random.default_rng(first.size).standard_normal(first.shape).astype(np.float32)
+    total = first.astype(np.float64) + second
+    expected = OPS[job.site.node.op].reference({}, total, *others)
+    rounded = 2.0**-24 * np.abs(total)  # one addition
+    return replace(
+        job,
+        label=f"sum: {job.label}",
+        inputs=(first, second, *others),
+        expected=expected,
+        tolerance=(rounded,),
     )
 
 

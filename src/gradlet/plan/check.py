@@ -14,7 +14,7 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph, Node
 from gradlet.kernels import scratch_elements
-from gradlet.plan.check_ops import back_faults, loss_faults, tiling_faults
+from gradlet.plan.check_ops import back_faults, follow_faults, loss_faults, tiling_faults
 from gradlet.plan.check_tiles import TileReplay, early_faults
 from gradlet.plan.model import Buffer, Call, Plan
 
@@ -85,10 +85,15 @@ def _tilings(plan: Plan) -> Iterator[str]:
         if call.back:
             own = [nodes[name] for name in call.nodes]
             yield from (f"'{call.name}': {fault}" for fault in back_faults(plan.graph, own, call))
-        elif call.loss:
+            continue
+        if call.loss:
             own = [nodes[name] for name in call.nodes]
             yield from (f"'{call.name}': {fault}" for fault in loss_faults(plan.graph, own, call))
-        elif call.tiling and call.nodes[0] in nodes:
+            continue
+        if call.follow:
+            own = [nodes[name] for name in call.nodes]
+            yield from (f"'{call.name}': {fault}" for fault in follow_faults(own, call))
+        if call.tiling and call.nodes[0] in nodes:
             node = nodes[call.nodes[0]]
             site = OPS[node.op].flat(plan.graph.site(node))
             yield from (f"'{call.name}': {fault}" for fault in tiling_faults(site, call))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
 
 from gradlet.graph import Graph, Node, Site
 from gradlet.ops import OPS
@@ -18,6 +18,25 @@ def tiling_faults(site: Site, call: Call) -> Iterator[str]:
         return
     found = [*_axes(site, tiling), *_operands(site, call, tiling), *_sums(site, call, tiling)]
     yield from found or _sizes(site, tiling)
+
+
+def follow_faults(nodes: Sequence[Node], call: Call) -> Iterator[str]:
+    """Of a call whose result goes through one or two elementwise nodes at once."""
+    assert call.follow is not None
+    kernel, behind = call.follow.kernel, nodes[1:]
+    inside = {node.outputs[0] for node in nodes[:-1]}
+    if any(node.outputs[0] not in after.inputs for node, after in pairwise(nodes)):
+        yield "a node does not follow the one before it"
+    if len(behind) > 1:  # what is made so far comes first
+        if (kernel.family, kernel.mode) != ("unary", "_".join(node.op for node in behind)):
+            yield f"{kernel.name} does not compute what follows"
+        read = [n for node in behind for n in node.inputs if n not in inside]
+        wanted = [*call.outputs, *call.outputs, *read]
+    else:
+        wanted = [*call.outputs, *(call.outputs[0] if n in inside else n for n in behind[0].inputs)]
+    names = (*call.outputs, *call.inputs)
+    if call.outputs != behind[-1].outputs or wanted != [names[p] for p in call.follow.operands]:
+        yield "what follows has operands of another node"
 
 
 def back_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:

@@ -112,7 +112,7 @@ class Call:
     @property
     def back(self) -> bool:
         """Whether it makes the gradient of the layer's input as well, from the old weights."""
-        return len(self.nodes) > 2
+        return len(self.nodes) > 2 and self.follow is None
 
     @property
     def loss(self) -> bool:

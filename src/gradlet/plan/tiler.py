@@ -14,7 +14,7 @@ from gradlet.kernels import (
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Size
 from gradlet.plan.model import Call, Follow
-from gradlet.plan.order import Unit
+from gradlet.plan.order import Unit, following
 from gradlet.plan.pieces import (
     Part,
     all_kinds,
@@ -333,15 +333,15 @@ class Tiler:
     ) -> tuple[Kernel | None, tuple[Mapping[str, Size], ...]]:
         """What comes behind a box of the result: an elementwise node, or the update of weights when
         their gradient has added up there."""
-        gradient, update = unit.nodes
-        after, whole = OPS[update.op], self.graph.site(update)
-        made = self.graph.tensors[gradient.outputs[0]].shape
-        sizes, lowering = [], after.lower(whole)
+        first, last = unit.nodes[0], unit.nodes[-1]
+        after, whole = OPS[last.op], self.graph.site(last)
+        made = self.graph.tensors[first.outputs[0]].shape
+        sizes, lowering = [], following(self.graph, unit.nodes[1:])
         for part in parts:
             shape = part.shape
             ins = tuple(replace(t, shape=shape) if t.shape == made else t for t in whole.ins)
             outs = tuple(replace(t, shape=shape) for t in whole.outs)
-            sizes.append(after.lower(Site(update, ins, outs)).sizes)
+            sizes.append(after.lower(Site(last, ins, outs)).sizes)
         like = Kernel(lowering.family, lowering.mode, "", "", "f32")
         variant = follow.kernel.variant if follow else ""
         return self._common(like, "", sizes, variant), tuple(sizes)
