@@ -18,9 +18,11 @@ from gradlet.plan.check import check_plan
 from gradlet.plan.levels import assign_levels, far_storages, near_forever
 from gradlet.plan.loss import FAMILY as LOSS
 from gradlet.plan.loss import STEPS, loss_kernels
-from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan
+from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan, Rider
 from gradlet.plan.order import Unit, following, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
+from gradlet.plan.ride import FAMILY as CHANNEL_SUM
+from gradlet.plan.ride import SUM, ride_of
 from gradlet.plan.tiler import Choice, Context, Tiler, Wish
 from gradlet.target import Memory, Target
 
@@ -273,18 +275,39 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         follow = _follow(graph, target, unit, 1 + len(inputs), options)
         inputs += unit.others
     scratch = scratch_elements(kernel, lowering.sizes, target.cores)
+    outputs = last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs))
+    rider = None
+    if unit.rider:
+        rider = _rider(graph, target, unit, len(outputs), options)
+        outputs += unit.rider[-1].outputs
     return Call(
         tuple(node.name for node in unit.nodes),
         unit.phase,
         kernel,
-        last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs)),
+        outputs,
         inputs,
         lowering.sizes,
         f"scratch.{last.name}" if scratch else "",
         sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
         lowering.repeat,
         follow=follow,
+        rider=rider,
     )
+
+
+def _rider(graph: Graph, target: Target, unit: Unit, made: int, options: Options) -> Rider:
+    """made: the position of its first result."""
+    node, update = unit.rider
+    site, shape = graph.site(unit.nodes[0]), graph.tensors[node.outputs[0]].shape
+    ride = ride_of(site, node.inputs[0], shape)
+    assert ride is not None, f"{node.name} cannot ride on {unit.nodes[0].name}"
+    sizes = ride.sizes(site)
+    found = candidates(CHANNEL_SUM, SUM, update.op, sizes, target.isa, "f32")
+    wanted = (options.variants or {}).get(CHANNEL_SUM)
+    kernel = next((k for k in found if k.variant == wanted), found[-1])
+    outputs = made + len(update.outputs)
+    summed = outputs + unit.nodes[0].inputs.index(node.inputs[0])
+    return Rider((node.name, update.name), kernel, sizes, made, summed)
 
 
 def _swallowed(unit: Unit, lowering: Lowering) -> bool:

@@ -2,7 +2,8 @@
 
 A unit is what one call computes: a node, a weight gradient with its update, both with the gradient
 of the input before them, a loss and its gradient, or a node with an elementwise one behind it, or
-two that one kernel does, which work on the result where it is made. An update may only come after
+two that one kernel does, which work on the result where it is made. The gradient of a bias rides on
+that of the weights. An update may only come after
 every reader of the old weight; the order is chosen for a low memory peak.
 """
 
@@ -19,6 +20,7 @@ from gradlet.ops import OPS
 from gradlet.ops.base import Lowering
 from gradlet.plan.back import ways_back
 from gradlet.plan.loss import losses
+from gradlet.plan.ride import Pair, riders
 
 JOINED = ("add_relu", "add_relu_grad")
 """Modes of the family `unary` that do what two elementwise nodes do one behind the other."""
@@ -26,17 +28,24 @@ JOINED = ("add_relu", "add_relu_grad")
 
 @dataclass(frozen=True)
 class Unit:
+    """rider: a sum and its update, which go with the tiles of the first node."""
+
     nodes: tuple[Node, ...]
+    rider: tuple[Node, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
-        made = {name for node in self.nodes for name in node.outputs}
-        return tuple(n for node in self.nodes for n in node.inputs if n not in made)
+        made = {name for node in self.all_nodes for name in node.outputs}
+        return tuple(n for node in self.all_nodes for n in node.inputs if n not in made)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        inside = {name for node in self.nodes for name in node.inputs}
-        return tuple(n for node in self.nodes for n in node.outputs if n not in inside)
+        inside = {name for node in self.all_nodes for name in node.inputs}
+        return tuple(n for node in self.all_nodes for n in node.outputs if n not in inside)
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        return (*self.nodes, *self.rider)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -76,9 +85,11 @@ def ordered_units(graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = (
     """All units in an order that respects every dependence and keeps the peak low. whole: for cores
     with these instruction sets there are also calls that cannot be cut into tiles: layers that go
     back at once, losses with their gradients."""
-    groups = _groups(graph, whole) if fuse else {}
+    fused = _fusable(graph) if fuse else {}
+    groups = _groups(graph, fused, whole) if fuse else {}
+    riding = {name: pair for name, pair in riders(graph, fused).items() if name in groups}
     while True:
-        units = _units(graph, groups)
+        units = _units(graph, groups, riding)
         after = _dependences(graph, units)
         program = _schedule(graph, units, after, greedy=False)
         if len(program) == len(units):
@@ -87,13 +98,15 @@ def ordered_units(graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = (
         placed = {unit.nodes[0].name for unit in program}
         stuck = {unit.nodes[0].name for unit in units} - placed
         groups = {first: nodes for first, nodes in groups.items() if first not in stuck}
+        riding = {first: pair for first, pair in riding.items() if first in groups}
     greedy = _schedule(graph, units, after, greedy=True)
     return min(program, greedy, key=lambda order: peak_bytes(graph, order))
 
 
-def _groups(graph: Graph, whole: tuple[str, ...]) -> dict[str, tuple[Node, ...]]:
+def _groups(
+    graph: Graph, fused: dict[str, Node], whole: tuple[str, ...]
+) -> dict[str, tuple[Node, ...]]:
     """From the first node of a unit to the others."""
-    fused = _fusable(graph)
     groups: dict[str, tuple[Node, ...]]
     groups = {**_followed(graph), **{first: (update,) for first, update in fused.items()}}
     for first, *others in (*ways_back(graph, fused, whole), *losses(graph, whole)):
@@ -195,13 +208,18 @@ def _elementwise(graph: Graph, follower: Node, node: Node) -> bool:
     return plain and covered and op.lower(site).repeat == 1
 
 
-def _units(graph: Graph, groups: dict[str, tuple[Node, ...]]) -> list[Unit]:
+def _units(
+    graph: Graph, groups: dict[str, tuple[Node, ...]], riding: dict[str, Pair]
+) -> list[Unit]:
     swallowed = {node.name for nodes in groups.values() for node in nodes}
+    swallowed |= {node.name for pair in riding.values() for node in pair}
     units = []
     for node in graph.nodes:
+        if node.name in swallowed:
+            continue
         if node.name in groups:
-            units.append(Unit((node, *groups[node.name])))
-        elif node.name not in swallowed:
+            units.append(Unit((node, *groups[node.name]), riding.get(node.name, ())))
+        else:
             units.append(Unit((node,)))
     return units
 
