@@ -56,7 +56,7 @@ class Cache:
 
 def key_of(job: Job, target: Target) -> str:
     value = (
-        *(_source(function.kernel) for function in job.functions.all),
+        *(_source(kernel) for function in job.functions.all for kernel in function.kernels),
         *(function.operands for function in job.functions.all),
         _runtime(target.port),
         sorted(dict(target.machine).items()),
