@@ -60,11 +60,9 @@ class Pool:
 
     def _on_dask(self, elf: bytes, target: Target, numbered: Task) -> Iterator[tuple[int, int]]:
         assert self._client is not None
-        program = self._client.scatter(elf, broadcast=True, hash=True)
         tasks = [numbered[at : at + CHUNK] for at in range(0, len(numbered), CHUNK)]
         futures = [
-            self._client.submit(work, program, target, task, pure=False, retries=2)
-            for task in tasks
+            self._client.submit(work, elf, target, task, pure=False, retries=2) for task in tasks
         ]
         for future in futures:  # those behind are computed meanwhile
             yield from future.result()
