@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
 
 from gradlet import compiler
@@ -32,16 +34,32 @@ def own_choices(given: Plan, names: list[str]) -> list[Job]:
     return [search.jobs[search.wanted()[0]] for search in searches]
 
 
-def seconds_alone(given: Plan, job: Job) -> float:
-    """To compile and simulate a program for one candidate, the median of a few."""
+@dataclass(frozen=True)
+class Seconds:
+    """On the clock, and of processors: those depend less on what else the machine does."""
+
+    clock: float
+    processors: float
+
+    @staticmethod
+    def now() -> Seconds:
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return Seconds(time.perf_counter(), sum(u.ru_utime + u.ru_stime for u in used))
+
+    def __sub__(self, other: Seconds) -> Seconds:
+        return Seconds(self.clock - other.clock, self.processors - other.processors)
+
+
+def alone(given: Plan, jobs: Sequence[Job]) -> Seconds:
+    """To compile and simulate a program for one candidate: the median over these, a few times."""
     times = []
-    for _ in range(TIMES):
+    for job in TIMES * list(jobs):
         with nothing_compiled():
-            begin = time.perf_counter()
+            begin = Seconds.now()
             elf = build(job.functions.all, given.target)
             measure(elf, given.target, [job], [UNLIMITED])
-            times.append(time.perf_counter() - begin)
-    return median(times)
+            times.append(Seconds.now() - begin)
+    return Seconds(median(t.clock for t in times), median(t.processors for t in times))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ met only after that (held_out).
 times_quicker: seconds to compile a program for one candidate and to simulate that, over the seconds
 per candidate; all with empty caches, those of the compiler too. Of a group of calls, of the
 exhaustive search and of the usual one; of a network, of its usual search and of `gradlet tune` as a
-whole, with the training steps that are measured at its end.
+whole, with the training steps that are measured at its end, and the same in processor seconds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
-from alone import nothing_compiled, own_choices, seconds_alone
+from alone import Seconds, alone, nothing_compiled, own_choices
 from common import finish, parser, stderr
 from rich.table import Table
 
@@ -142,19 +142,19 @@ def measured(group: Group) -> Iterator[dict[str, Any]]:
             "evaluation_share": other.candidates / node.candidates,
             "reached": best / found,
         }
-    alone = median(seconds_alone(given, job) for job in own_choices(given, list(group.calls[:3])))
+    one = alone(given, own_choices(given, list(group.calls[:3]))).clock
     yield {
         "kind": "group",
         "set": group.set,
         "model": group.model,
         "l1": group.l1,
-        "seconds_alone": alone,
+        "seconds_alone": one,
         "exhaustive_seconds": every.seconds,
         "exhaustive_evaluations": every.evaluations,
-        "exhaustive_times_quicker": alone * every.evaluations / every.seconds,
+        "exhaustive_times_quicker": one * every.evaluations / every.seconds,
         "tuned_seconds": few.seconds,
         "tuned_evaluations": few.evaluations,
-        "tuned_times_quicker": alone * few.evaluations / few.seconds,
+        "tuned_times_quicker": one * few.evaluations / few.seconds,
         "model_error": every.model_error,
     }
 
@@ -162,23 +162,28 @@ def measured(group: Group) -> Iterator[dict[str, Any]]:
 def network(model: str, l1: str) -> dict[str, Any]:
     """The usual search of a whole network, and all that `gradlet tune` does."""
     given = planned(model, l1)
+    names = [call.name for call in given.calls if call.tiling and call.macs]
+    one = alone(given, own_choices(given, names[:: max(1, len(names) // 5)]))
     with tempfile.TemporaryDirectory() as folder, nothing_compiled():
         project = gradlet.emit(given, Path(folder) / "p")
+        begin = Seconds.now()
         first = tune_project(project).to_json()
+        spent = Seconds.now() - begin
         second = tune_project(project.folder).to_json()
-    names = [call.name for call in given.calls if call.tiling and call.macs]
-    jobs = own_choices(given, names[:: max(1, len(names) // 5)])
-    alone = median(seconds_alone(given, job) for job in jobs)
+    count = first["evaluations"]
     return {
         "kind": "network",
         "model": model,
         "l1": l1,
-        "evaluations": first["evaluations"],
-        "seconds_alone": alone,
+        "evaluations": count,
+        "seconds_alone": one.clock,
         "search_seconds": first["search_seconds"],
-        "search_times_quicker": alone * first["evaluations"] / first["search_seconds"],
-        "seconds": first["seconds"],
-        "times_quicker": alone * first["evaluations"] / first["seconds"],
+        "search_times_quicker": one.clock * count / first["search_seconds"],
+        "seconds": spent.clock,
+        "times_quicker": one.clock * count / spent.clock,
+        "processor_seconds_alone": one.processors,
+        "processor_seconds": spent.processors,
+        "processor_times_quicker": one.processors * count / spent.processors,
         "second_seconds": second["seconds"],
         "before_cycles": first["before_cycles"],
         "after_cycles": first["after_cycles"],
@@ -198,8 +203,7 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
             quicker = (row["exhaustive_times_quicker"], row["tuned_times_quicker"])
             table.add_row("", where, "exhaustive and usual", *[""] * 5, _times(quicker))
         else:
-            quicker = (row["search_times_quicker"], row["times_quicker"])
-            table.add_row("network", where, "search and whole", *[""] * 5, _times(quicker))
+            table.add_row("network", where, "search and whole", *[""] * 5, _network_times(row))
     for name in dict.fromkeys(row["set"] for row in rows if "set" in row):
         own = [row for row in rows if row["kind"] == "call" and row["set"] == name]
         worst = f"{100 * min(row['reached'] for row in own):.1f} %"
@@ -220,6 +224,10 @@ def _shares(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _network_times(row: dict[str, Any]) -> str:
+    return _times((row["search_times_quicker"], row["times_quicker"]))
+
+
 def _times(values: tuple[float, float]) -> str:
     return " and ".join(f"{value:.0f} x" for value in values)
 
@@ -233,8 +241,7 @@ def main() -> None:
     for model, l1 in NETWORKS:
         if model in arguments.models:
             rows.append(network(model, l1))
-            quicker = _times((rows[-1]["search_times_quicker"], rows[-1]["times_quicker"]))
-            stderr.print(f"{model}, {l1}: {quicker} quicker", soft_wrap=True)
+            stderr.print(f"{model}, {l1}: {_network_times(rows[-1])} quicker", soft_wrap=True)
     for group in GROUPS:
         if group.model in arguments.models and group.set in arguments.sets:
             rows += measured(group)
