@@ -114,32 +114,40 @@ class Search:
         if self.context is None:
             yield self._in_place()
             return
-        own = self.tiler.choose(self.context)
         if self.settings.exhaustive:
-            ranked = self._all(own.tiling.count if own.tiling else 1)
+            ranked = self._all()
             self.most = len(ranked)
             for most in (1, PORTION, len(ranked)):
-                yield self._able([*self._as_wish(own), *ranked], most)
+                yield self._able([*self.own, *ranked], most)
             return
         keep, around = self.settings.keep, self.settings.around
         self.most = keep + self.settings.rounds * around
-        yield self._able(self._as_wish(own), 1)
+        yield self._able(self.own, 1)
         yield self._able(self._first, keep - len(self.jobs))
         for number in range(self.settings.rounds):
             leaders = self._quickest(1 if number % 2 else LEADERS)
             yield self._able(self._around(leaders), around)
 
-    def _as_wish(self, choice: Choice) -> list[Wish]:
-        return [Wish.of(choice)] if choice.tiling else []
+    @cached_property
+    def _chosen(self) -> Choice:
+        """The planner's own choice."""
+        assert self.context is not None
+        return self.tiler.choose(self.context)
+
+    @property
+    def own(self) -> list[Wish]:
+        """The same as a wish, if it has tiles."""
+        return [Wish.of(self._chosen)] if self._chosen.tiling else []
 
     def _able(self, wishes: Iterable[Wish], most: int) -> list[Wish]:
         """The first of them that are new and can be done."""
         new = (wish for wish in wishes if wish not in self.jobs)
         return list(islice((wish for wish in new if self._job(wish)), most))
 
-    def _all(self, tiles: int) -> list[Wish]:
+    def _all(self) -> list[Wish]:
         """All of the space, the best judged first."""
         assert self.context is not None
+        tiles = self._chosen.tiling.count if self._chosen.tiling else 1
         most, found = max(self.settings.tiles, 4 * tiles), []
         for ahead in self.tiler.modes:
             problem = self.tiler.problem(self.context, ahead)
@@ -161,10 +169,13 @@ class Search:
     def _wishes(
         self, problem: Problem, candidates: Iterable[Candidate], ahead: bool
     ) -> list[tuple[float, Wish]]:
-        """With every kernel; those further down the catalogue are thought to be quicker."""
+        """With every kernel; those further down the catalogue are thought to be quicker. A search
+        that is not exhaustive takes the last, which was the best wherever all were measured, and
+        the planner's own."""
         variants = self.tiler.variants_of(self.call)
         if not self.settings.exhaustive:
-            variants = variants[-2:]
+            own = {wish.variant for wish in self.own}
+            variants = [v for v in variants if v in own or v == variants[-1]]
         found = []
         for candidate in candidates:
             split = tuple((problem.axes[n].name, candidate.tile[n]) for n in candidate.order)
