@@ -24,6 +24,9 @@ FIELDS = (
 in memory."""
 SIZES = (1, 2, 4)
 """Lines and held ones of a block."""
+ONE_K, BLOCK, START, WORTH = 24, 60, 200, 0.58
+"""Instructions of a block of 4 x 4 for each k and besides, and of a core to begin with; multiply-adds
+for one: what the planner counts per cycle, with the stalls of one that were measured."""
 POOL = (*ARGUMENTS, *SCRATCH, *IDLE, *SAVED, "ra")
 
 
@@ -73,6 +76,17 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
         "functions": "\n\n".join(block.function() for block in blocks),
         "table": ", ".join(block.name for block in blocks),
     }
+
+
+def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+    """Multiply-adds that the instructions of the busiest core are worth, times the cores."""
+    pixels, made, given = (sizes[name] for name in ("out_w", "out_channels", "in_channels"))
+    rows, k = sizes["batch"] * sizes["out_h"], made if mode.startswith("input_grad") else given
+    lines, held = made if mode == "forward" else given, pixels
+    if mode.startswith("weight_grad"):
+        lines, held, k, rows = made, given, pixels * rows, 1
+    each = -(-rows * -(-lines // 4) * -(-held // 4) // cores)
+    return int(cores * (each * (ONE_K * k + BLOCK) + START) * WORTH)
 
 
 class _Block:
