@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from gradlet.xpulp.asm import SAVED, Asm
-from gradlet.xpulp.direct_narrow import Narrow
+from gradlet.xpulp.direct_pieces import Pieces
 
 FIELDS = (
     *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "y_row"),
@@ -124,7 +124,9 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     }
     return {
         "reach": reach,
-        "narrow": Narrow(FIELDS, reach.kernel, reach.stride, reach.widest).body(),
+        "pieces": Pieces(
+            FIELDS, reach.kernel, reach.stride, reach.span, reach.widest, back=back
+        ).body(),
         "functions": "\n\n".join(block.function() for block in named.values()),
         "table": ", ".join(
             named[width, *side].name for width in range(1, reach.widest + 1) for side in sides
