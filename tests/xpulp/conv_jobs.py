@@ -98,7 +98,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             window, step, spread = (3, 3), (1, 1), (1, 1)
             if variant.name == "rolling_s2":
                 step = (2, 2)
-            sides = tuple(pick(1, 1, 2 if mode == "input_grad" else 0) for _ in range(4))
+            sides = tuple(pick(1, 1, 2 if mode.startswith("input_grad") else 0) for _ in range(4))
         elif variant.generator == "pointwise":
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
         elif variant.generator == "strided":

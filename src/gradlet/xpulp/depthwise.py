@@ -20,9 +20,9 @@ KERNEL = 3
 FIELDS = (
     *("x", "y", "w", "b", "b_step", "turns", "odd", "above", "below", "count"),
     *("x_step", "y_step", "x_next", "y_next", "fresh", "special", "update", "rate", "decay"),
-    "caller",
+    *("pixel", "w_next", "caller"),
 )
-"""Of the struct that a strip is called with, a word each."""
+"""Of the struct that a strip is called with, a word each; pixel and w_next with channels last."""
 RUN = "sp"
 REGISTERS = (
     *(f"s{i}" for i in range(12)),
@@ -36,14 +36,17 @@ KINDS = [(width, left, right) for width in WIDTHS for left in (0, 1) for right i
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    if mode == "weight_grad":
-        return values([_WeightStrip(*kind, epilogue == "sgd") for kind in KINDS])
-    return values([_MapStrip(*kind, mode == "input_grad", epilogue) for kind in KINDS])
+    step, last = mode.removesuffix("_hwc"), mode.endswith("_hwc")
+    if step == "weight_grad":
+        return values(mode, [_WeightStrip(*kind, epilogue == "sgd", last) for kind in KINDS])
+    return values(mode, [_MapStrip(*kind, step == "input_grad", epilogue, last) for kind in KINDS])
 
 
-def values(strips: Sequence[Strip]) -> dict[str, Any]:
+def values(mode: str, strips: Sequence[Strip]) -> dict[str, Any]:
     """For the template, which takes the strips in the order of KINDS."""
     return {
+        "step": mode.removesuffix("_hwc"),
+        "last": mode.endswith("_hwc"),
         "stride": strips[0].stride,
         "functions": "\n\n".join(strip.function() for strip in strips),
         "table": ", ".join(strip.name for strip in strips),
@@ -53,9 +56,12 @@ def values(strips: Sequence[Strip]) -> dict[str, Any]:
 
 
 class Strip(ABC):
-    """One function: some channels, some rows of each, `width` pixels of a row."""
+    """One function: some channels, some rows of each, `width` pixels of a row. last: channels are,
+    so that pixels are further apart than a word, and weights of the next channel elsewhere."""
 
-    def __init__(self, width: int, left: int, right: int, stride: int = 1) -> None:
+    def __init__(
+        self, width: int, left: int, right: int, stride: int = 1, last: bool = False
+    ) -> None:
         self.name = f"strip_{width}_{left}_{right}"
         self.width, self.stride = width, stride
         self.columns = range(left, (width - 1) * stride + KERNEL - right)
@@ -65,6 +71,7 @@ class Strip(ABC):
         self.two = [next(names) for _ in range(width)] if stride == 1 else []
         self.taps = [[next(names) for _ in range(KERNEL)] for _ in range(KERNEL)]
         self.x, self.y, self.x_step, self.y_step = (next(names) for _ in range(4))
+        self.pixel = next(names) if last else ""
         self.inputs = list(names)
         self.temps = self.inputs[0], self.inputs[1]
 
@@ -75,6 +82,7 @@ class Strip(ABC):
         for register, field in (
             *((self.x, "x"), (self.y, "y")),
             *((self.x_step, "x_step"), (self.y_step, "y_step")),
+            *([(self.pixel, "pixel")] if self.pixel else []),
         ):
             self.get(register, field)
         self.before()
@@ -126,7 +134,15 @@ class Strip(ABC):
 
     def y_after(self, pixel: int) -> int | str:
         """How far it is from a pixel to the next that is stored or loaded."""
-        return self.y_step if pixel == self.width - 1 else 4
+        return self.y_step if pixel == self.width - 1 else self.pixel or 4
+
+    def put_weights(self, pointer: str, spare: str) -> None:
+        """The pointer is behind the weights of a channel."""
+        if self.pixel:
+            self.get(spare, "w_next")
+            self.asm("nop")
+            self.asm("add", pointer, pointer, spare)
+        self.put(pointer, "w")
 
     def stream(self) -> Iterator[tuple[int, dict[int, str], range]]:
         """Loads a row of inputs: each column, those in registers, the pixels that it completes."""
@@ -146,7 +162,7 @@ class Strip(ABC):
     def _load(self, free: list[str], here: dict[int, str], column: int) -> None:
         here[column] = free.pop(0)
         last = column == self.columns[-1]
-        self.asm.lw_post(here[column], self.x, self.x_step if last else 4)
+        self.asm.lw_post(here[column], self.x, self.x_step if last else self.pixel or 4)
 
     def met(self, column: int) -> list[int]:
         """The pixels that a column of inputs contributes to."""
@@ -182,8 +198,10 @@ def store(strip: Stored, register: str, step: int | str) -> None:
 class _MapStrip(Strip):
     """Outputs, or gradients of inputs with the kernel turned round."""
 
-    def __init__(self, width: int, left: int, right: int, back: bool, epilogue: str) -> None:
-        super().__init__(width, left, right)
+    def __init__(
+        self, width: int, left: int, right: int, back: bool, epilogue: str, last: bool
+    ) -> None:
+        super().__init__(width, left, right, last=last)
         self.back, self.epilogue = back, epilogue
         self.bias = "zero" if back else self.inputs.pop()
         self.spare = self.inputs.pop() if epilogue == "sum" else ""
@@ -223,7 +241,7 @@ class _MapStrip(Strip):
         taps = self.all_taps
         for register in reversed(taps) if self.back else taps:
             asm.lw_post(register, pointer, 4)
-        self.put(pointer, "w")
+        self.put_weights(pointer, self.one[0])
         if not self.back:
             self.get(pointer, "b_step")
             asm.lw(self.bias, step)
@@ -259,8 +277,8 @@ class _WeightStrip(Strip):
     if there are rows above or below, if they do not lie one behind the other, or if sums go on from
     what is there."""
 
-    def __init__(self, width: int, left: int, right: int, updates: bool) -> None:
-        super().__init__(width, left, right)
+    def __init__(self, width: int, left: int, right: int, updates: bool, last: bool) -> None:
+        super().__init__(width, left, right, last=last)
         self.updates = updates
         self.begun = set(self.all_taps)
 
@@ -269,19 +287,15 @@ class _WeightStrip(Strip):
         self.asm.bounds(0, "loop", "loop_end")
 
     def channel(self) -> None:
-        asm, one, two, (count, flag, odd) = self.asm, self.one, self.two, self.inputs[:3]
+        asm, one, two, count = self.asm, self.one, self.two, self.inputs[0]
         self.get(count, "turns")
-        self.get(flag, "special")
-        self.get(odd, "odd")
         for register in self.taps[LAST]:
             asm.mv(register, "zero")
         asm.iterations(0, count)
-        asm.branch("bnez", flag, to="special")
-        asm.branch("beqz", odd, to="even")
-        self._first_rows(two, one)
-        asm.branch("j", to="half")
-        asm.label("even")
-        self._first_rows(one, two)
+        if self.pixel:
+            asm.branch("j", to="special")
+        else:
+            self._usual_rows()
         asm.label("enter")
         self.jump("beqz", "turns", "end")
         asm.label("loop")
@@ -293,7 +307,26 @@ class _WeightStrip(Strip):
         asm.compressed(True)
         asm.label("end")
         self._row(last=one, middle=two)
-        pointer, flag = self.temps
+        if self.pixel:
+            asm.branch("j", to="special_end")
+        else:
+            self._usual_end()
+        asm.label("done")
+
+    def _usual_rows(self) -> None:
+        """The first ones."""
+        asm, (flag, odd) = self.asm, self.inputs[1:3]
+        self.get(flag, "special")
+        self.get(odd, "odd")
+        asm.branch("bnez", flag, to="special")
+        asm.branch("beqz", odd, to="even")
+        self._first_rows(self.two, self.one)
+        asm.branch("j", to="half")
+        asm.label("even")
+        self._first_rows(self.one, self.two)
+
+    def _usual_end(self) -> None:
+        asm, (pointer, flag) = self.asm, self.temps
         self.get(flag, "special")
         self.get(pointer, "w")
         asm.branch("bnez", flag, to="special_end")
@@ -306,7 +339,6 @@ class _WeightStrip(Strip):
         asm("nop")
         asm("addi", flag, flag, -1)
         self.put(flag, "count")
-        asm.label("done")
 
     def _store(self, pointer: str) -> None:
         for register in self.all_taps:
@@ -360,7 +392,7 @@ class _WeightStrip(Strip):
             asm.label("only_store")
         self._store(pointer)
         asm.label("special_done")
-        self.put(pointer, "w")
+        self.put_weights(pointer, value)
         self.next_channel()
         asm.branch("j", to="done")
 
