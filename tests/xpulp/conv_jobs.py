@@ -85,7 +85,10 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
     while True:
         groups = pick(1, 1, 1, 2, 3)
         of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4)
-        size = (pick(*range(1, 8)), pick(*range(1, 12), 13, 16, 17, 24, *([57] if edge > 1 else [])))
+        size = (
+            pick(*range(1, 8)),
+            pick(*range(1, 12), 13, 16, 17, 24, *([57] if edge > 1 else [])),
+        )
         window, step, spread = (
             (pick(1, 2, 3, 3, 4, 5), kernel),
             (pick(1, 2, 3), stride),

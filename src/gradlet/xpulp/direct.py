@@ -20,8 +20,9 @@ FIELDS = (
     *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "y_row"),
     *("lines", "height", "x_line", "w_line"),
     *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller", "sp"),
+    *("pixel", "tap", "y_pixel"),
 )
-"""Of the struct that a block is called with, a word each."""
+"""Of the struct that a block is called with, a word each; the last three with channels last."""
 CHANNELS = 2
 RUN = "sp"
 AROUND = tuple(f"a{i}" for i in range(8))
@@ -116,25 +117,28 @@ class Reach:
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     back, dilation = mode == "input_grad", params.get("dilation", 1)
     reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), back, dilation)
-    sides = [(left, right) for left in (0, params["edge"]) for right in (0, params["edge"])]
-    named = {
-        (width, *side): _Block(reach, width, *side, epilogue)
+    pieces = Pieces(FIELDS, reach.kernel, reach.stride, reach.span, reach.widest, back=back)
+    return {"pieces": pieces.body(), **blocks(Block, reach, params["edge"], epilogue)}
+
+
+def blocks(kind: type[Block], reach: Reach, edge: int, epilogue: str) -> dict[str, Any]:
+    """For the template: a function for each width and for each side that sticks out."""
+    made = [
+        kind(reach, width, left, right, epilogue)
         for width in range(1, reach.widest + 1)
-        for side in sides
-    }
+        for left in (0, edge)
+        for right in (0, edge)
+    ]
     return {
+        "back": reach.back,
+        "last": kind is not Block,
         "reach": reach,
-        "pieces": Pieces(
-            FIELDS, reach.kernel, reach.stride, reach.span, reach.widest, back=back
-        ).body(),
-        "functions": "\n\n".join(block.function() for block in named.values()),
-        "table": ", ".join(
-            named[width, *side].name for width in range(1, reach.widest + 1) for side in sides
-        ),
+        "functions": "\n\n".join(block.function() for block in made),
+        "table": ", ".join(block.name for block in made),
     }
 
 
-class _Block:
+class Block:
     """One function: all rows of a run, each with the same taps. What is outside of the loops runs
     rarely, and is compressed."""
 
@@ -155,8 +159,7 @@ class _Block:
         asm = self.asm
         asm.compressed(True)
         asm.enter(4 * FIELDS.index("caller"))
-        self._get(self.x_step, "x_inner")
-        self._get(self.w_step, "w_inner")
+        self._steps()
         asm.label("row")
         self._begin()
         if self.meets:
@@ -170,6 +173,11 @@ class _Block:
             self._rare()
         asm.compressed(False)
         return asm.function("struct run *run")
+
+    def _steps(self) -> None:
+        """What stays the same from row to row."""
+        self._get(self.x_step, "x_inner")
+        self._get(self.w_step, "w_inner")
 
     def _get(self, register: str, field: str) -> None:
         self.asm.lw(register, RUN, 4 * FIELDS.index(field))
@@ -204,7 +212,10 @@ class _Block:
         asm.label("begun")
         self._get(self.inner, "channels")
         asm.branch("blez", outer, to="store")
-        order = self._order()
+        self._loops(outer, spare)
+
+    def _loops(self, outer: str, spare: str) -> None:
+        asm, order = self.asm, self._order()
         asm("addi", self.x, self.x, 4 * order[-1][0])
         if last := self.reach.weight(self._weight_order()[-1]):
             for pointer in self.w:
@@ -214,23 +225,33 @@ class _Block:
         with asm.loop(1, outer):
             with asm.loop(0, self.inner):
                 self._body(order)
-            x_outer, w_outer = outer, spare
-            self._get(x_outer, "x_outer")
-            self._get(w_outer, "w_outer")
-            asm("add", self.x, self.x, x_outer)
-            for pointer in self.w:
-                asm("add", pointer, pointer, w_outer)
+            self._next_line(outer, spare)
+
+    def _next_line(self, x_outer: str, w_outer: str) -> None:
+        asm = self.asm
+        self._get(x_outer, "x_outer")
+        self._get(w_outer, "w_outer")
+        asm("add", self.x, self.x, x_outer)
+        for pointer in self.w:
+            asm("add", pointer, pointer, w_outer)
 
     def _rare(self) -> None:
-        """The kernel begins above the image; or there is one channel, and the lines are inside."""
-        asm, (first, step) = self.asm, self.inputs
-        outer = self.weights[0][0]
+        self._below()
+        self._single()
+
+    def _below(self) -> None:
+        """The kernel begins above the image."""
+        asm, outer, (first, step) = self.asm, self.weights[0][0], self.inputs
         asm.label("below")
         self._get(step, "w_line")
         asm("sub", outer, outer, first)
         for pointer in self.w:
             asm.mac(pointer, first, step)
         asm.branch("j", to="begun")
+
+    def _single(self) -> None:
+        """There is one channel, and the lines are inside."""
+        asm, outer = self.asm, self.weights[0][0]
         asm.label("single")
         asm.mv(self.inner, outer)
         self._get(self.x_step, "x_line")
@@ -314,7 +335,8 @@ class _Block:
 
     def _next_row(self) -> None:
         """Leaves the number of rows to come in the first of the inputs."""
-        asm, rows, (first, step) = self.asm, self.inputs[0], self.w
+        asm, rows = self.asm, self.inputs[0]
+        first, step = (registers[0] for registers in self.weights)
         self._get(rows, "rows")
         self._get(first, "first")
         self._get(step, "first_row")
