@@ -123,18 +123,15 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
 
 def blocks(kind: type[Block], reach: Reach, edge: int, epilogue: str) -> dict[str, Any]:
     """For the template: a function for each width and for each side that sticks out."""
-    made = [
-        kind(reach, width, left, right, epilogue)
-        for width in range(1, reach.widest + 1)
-        for left in (0, edge)
-        for right in (0, edge)
-    ]
+    sides = [(left, right) for left in (0, edge) for right in (0, edge)]
+    keys = [(width, *side) for width in range(1, reach.widest + 1) for side in sides]
+    made = {key: kind(reach, *key, epilogue) for key in keys}
     return {
         "back": reach.back,
         "last": kind is not Block,
         "reach": reach,
-        "functions": "\n\n".join(block.function() for block in made),
-        "table": ", ".join(block.name for block in made),
+        "functions": "\n\n".join(block.function() for block in made.values()),
+        "table": ", ".join(made[key].name for key in keys),
     }
 
 

@@ -1,6 +1,6 @@
-"""Direct convolution with channels last: the blocks of direct.py, whose pixels and taps are not side
-by side. So each load moves the pointer on to what the next one wants, and the last of a channel
-goes back to the first of the next channel."""
+"""Direct convolution with channels last: the blocks of direct.py, whose pixels and taps are far
+apart. So each load moves the pointer on to what the next one wants, and the last of a channel goes
+back to the first of the next channel."""
 
 from __future__ import annotations
 

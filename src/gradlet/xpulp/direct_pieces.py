@@ -1,4 +1,4 @@
-"""The usual direct convolution, from its call to its blocks, where lines have one part or whole ones.
+"""The usual direct convolution, from its call to its blocks: lines have one part, or whole ones.
 
 A piece is some rows of one part of the lines of two channels: what one block does, or two where an
 input gradient has strides. Each core has some pieces, one behind the other: the parts of a pair of

@@ -1,4 +1,4 @@
-"""Convolutions with a single tap and strides: 4 lines of one operand past 4 held values of the other.
+"""Convolutions with a single tap and strides: 4 lines of one operand past 4 values of the other.
 
 As a matrix product in blocks whose operands are read where they lie, with the strides of the image.
 A block has its sums in registers while k runs: over the given channels, or for the gradient of
@@ -25,15 +25,16 @@ in memory."""
 SIZES = (1, 2, 4)
 """Lines and held ones of a block."""
 ONE_K, BLOCK, START, WORTH = 24, 60, 200, 0.58
-"""Instructions of a block of 4 x 4 for each k and besides, and of a core to begin with; multiply-adds
-for one: what the planner counts per cycle, with the stalls of one that were measured."""
+"""Instructions of a block of 4 x 4 for each k and besides, and of a core to begin with; what one is
+worth in multiply-adds: what the planner counts per cycle, with the stalls that were measured."""
 POOL = (*ARGUMENTS, *SCRATCH, *IDLE, *SAVED, "ra")
 
 
 @dataclass(frozen=True)
 class Operand:
     """How a block walks through one operand. apart: bytes from value to value of one k, or 0 if
-    that is a number of the struct; then `on` is what leads to the next k, else the struct has it."""
+    that is a number of the struct; then `on` is what leads to the next k, else the struct has it.
+    """
 
     apart: int = 0
     on: int = 0
@@ -163,7 +164,7 @@ class _Block:
                 self.word("sw", pointer, "bias")
         self.word("lw", regs["p_s"], "s")
         self.word("lw", regs["p_h"], "h")
-        for i, line in enumerate(self.sums):
+        for line in self.sums:
             for j, register in enumerate(line):
                 if register not in firsts:
                     first = {"s": line[0], "h": self.sums[0][j], "": "zero"}[self.shape.bias]
