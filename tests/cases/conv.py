@@ -61,6 +61,10 @@ ROWS: tuple[Case, ...] = (
         conv((n, 4, h, w), (3, 4, 1, 1), stride=(2, 2))
         for n, h, w in ((1, 5, 7), (2, 8, 6), (1, 1, 2), (1, 6, 19))
     ),
+    *(
+        conv((1, c, h, w), (o, c, 1, 1), stride=(2, 2), bias=False)
+        for c, o, h, w in ((6, 5, 4, 9), (3, 8, 3, 16), (9, 2, 2, 5))
+    ),
     # wider windows: as far as the map or less, and spread out
     *(
         conv((n, c, 6, w), (3, c, 5, 5), padding=(2, side, 2, side))

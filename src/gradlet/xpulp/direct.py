@@ -314,10 +314,15 @@ class Block:
         elif self.epilogue == "relu":
             for register in (register for sums in self.sums for register in sums):
                 asm.max(register, register, "zero")  # as integers: the FPU makes no negative NaN
+        run = self.inputs[0]
+        asm.mv(run, RUN)
         for channel, pointer in enumerate(self.w):
-            for pixel, register in enumerate(self.sums[channel][1:], 1):
-                asm.sw(register, pointer, 4 * pixel)
-            asm.sw_post(self.sums[channel][0], pointer, step)
+            asm.mv(RUN, pointer)  # what is near the stack pointer takes the shortest instructions
+            for pixel, register in enumerate(self.sums[channel]):
+                asm.sw(register, RUN, 4 * pixel)
+            asm("add", pointer, pointer, step)
+        asm.mv(RUN, run)
+        for channel, pointer in enumerate(self.w):
             self._put(pointer, f"y{channel}")
 
     def _add(self, sums: list[str], pointer: str) -> None:
