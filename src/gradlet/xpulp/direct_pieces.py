@@ -2,7 +2,8 @@
 
 A piece is some rows of one part of the lines of two channels: what one block does, or two where an
 input gradient has strides. Each core has some pieces, one behind the other: the parts of a pair of
-channels, then the next pair.
+channels, then the next pair. Where strides make them unequal, and the cores would not have as many
+of them, each core has all parts of some rows instead.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 from gradlet.xpulp.direct_start import Start
 
 LOCALS = (
-    *("plane", "left", "row", "part", "last_part", "todo", "y_pair", "w_pair", "x_first"),
-    *("of_made", "function", "at_left", "at_right", "bias", "sizes"),
+    *("plane", "left", "row", "own", "part", "last_part", "all_parts", "todo", "y_pair", "w_pair"),
+    *("x_first", "of_made", "function", "at_left", "at_right", "bias", "sizes"),
 )
 """Behind the struct. plane, of_made: bytes from channel to channel of the results, of the weights;
-left: rows to come; part: bytes of a line before it; todo: rows of the other phase; function: where
-the address of the block is without borders, and how far from there it is with one."""
+left: rows to come; own: those of the piece; part: bytes of a line before it; todo: rows of the
+other phase; function: where the address of the block is without borders, and how far from there it
+is with one."""
 WHOLE = 8
 """Pixels of a part, where there are several."""
 
@@ -83,20 +85,31 @@ class Pieces(Start):
         self.size("a2", f"{self.made}_h")
         asm.mv("s7", "a2")
         asm("mul", "a3", "a2", "s6")
+        if self.phases:
+            asm("srli", "a2", "a4", 1)
+            asm("mul", "a2", "a2", "s6")
+            asm("andi", "a2", "a2", 7)
+            self.put("a2", "all_parts")
+            asm.branch("beqz", "a2", to="by_parts")
+            asm.mv("a3", "s7")
+            asm.label("by_parts")
         self.share("a3")
         self.put("s1", "left")
         asm("mul", "a2", "a1", "a3")
         asm("sub", "a0", "a0", "a2")
-        self.put("zero", "part", "last_part")
-        if self.widest == WHOLE:
+        self.put("zero", "part")
+        if self.widest != WHOLE:
+            self.put("zero", "last_part")
+        else:
             asm("addi", "s6", "s6", -1)
+            asm("slli", "s6", "s6", WHOLE.bit_length() + 1)
+            self.put("s6", "last_part")
             asm.branch("beqz", "s6", to="one_part")
-            asm("divu", "a2", "a0", "s7")
+            asm("divu", "a2", "a0", "s7")  # 0 where the core has all parts
             asm("mul", "a3", "a2", "s7")
             asm("sub", "a0", "a0", "a3")
-            for register, field in (("a2", "part"), ("s6", "last_part")):
-                asm("slli", register, register, WHOLE.bit_length() + 1)
-                self.put(register, field)
+            asm("slli", "a2", "a2", WHOLE.bit_length() + 1)
+            self.put("a2", "part")
             asm.label("one_part")
         self.put("a0", "row")
 
@@ -104,10 +117,11 @@ class Pieces(Start):
         """Leaves twice the pair in a1, bytes of a line in s1."""
         asm = self.asm
         asm("slli", "s1", "a5", 2)
-        asm.mv("a2", "s1")
-        if self.phases:
-            asm("slli", "a2", "a2", 1)
-        self.put("a2", "y_row")
+        if not self.phases:
+            self.put("s1", "y_row")
+        else:
+            asm("slli", "a2", "a5", 3)
+            self.put("a2", "y_row")
         asm("mul", "a3", "s7", "s1")
         self.put("a3", "plane")
         asm("slli", "a1", "a1", 1)
@@ -183,17 +197,16 @@ class Pieces(Start):
         """By width, and whether a line sticks out at its ends. The last input that it meets is at
         the last pixel, or half as far, or twice."""
         asm = self.asm
-        asm.mv("a3", "a5")
         if self.phases:
-            asm("srli", "a3", "a3", 1)
+            asm("srli", "a3", "a5", 1)
+            asm("addi", "a3", "a3", 1)
+        elif self.stride == 2:
+            asm("slli", "a3", "a5", 1)
+            asm("addi", "a3", "a3", self.span - 1)
         else:
-            asm("addi", "a3", "a3", -1)
-            if self.stride == 2:
-                asm("slli", "a3", "a3", 1)
-            asm("addi", "a3", "a3", self.span)
+            asm("addi", "a3", "a5", self.span)
         asm("add", "a3", "a3", "a4")
-        asm("slt", "a3", "a3", "a0")  # 0 if it sticks out on the right
-        asm("xori", "a3", "a3", 1)
+        asm("slt", "a3", "a0", "a3")  # whether it sticks out on the right
         asm("slli", "a3", "a3", 2)
         self.put("a3", "at_right")
         asm("srli", "a4", "a4", 31)
@@ -222,8 +235,7 @@ class Pieces(Start):
         self.size("a2", f"{self.made}_h")
         asm("sub", "a2", "a2", "a0")
         asm.min("a2", "a2", "a1")
-        asm("sub", "a1", "a1", "a2")
-        self.put("a1", "left")
+        self.put("a2", "own")
         if self.phases:
             asm("srli", "a1", "a2", 1)
             self.put("a1", "todo")
@@ -241,10 +253,9 @@ class Pieces(Start):
         asm("add", "a4", "a4", "a5")
         self.put("a4", "y1")
         self.get("a4", "x_first")
-        asm.mv("a5", "a3")
         if self.stride == 2:
-            asm("srli" if self.back else "slli", "a5", "a5", 1)
-        asm("add", "a4", "a4", "a5")
+            asm("srli" if self.back else "slli", "a5", "a3", 1)
+        asm("add", "a4", "a4", "a5" if self.stride == 2 else "a3")
         self.put("a4", "x")
         self._lines()
 
@@ -303,8 +314,13 @@ class Pieces(Start):
         if self.phases:
             self.get("a2", "todo")
             asm.branch("bnez", "a2", to="other_phase")
-            asm.label("whole")
+            self.get("a2", "all_parts")
+            asm.branch("bnez", "a2", to="next_part")
+            asm.label("rows_done")
         self.get("a0", "left")
+        self.get("a2", "own")
+        asm("sub", "a0", "a0", "a2")
+        self.put("a0", "left")
         asm.branch("bnez", "a0", to="next")
 
     def _next(self) -> None:
@@ -316,11 +332,17 @@ class Pieces(Start):
             self.get("a0", "row")
             asm("addi", "a0", "a0", 1)
             asm.branch("j", to="phase")
+            asm.label("next_part")  # of the same rows
+            self.get("a3", "part")
+            self.get("a2", "last_part")
+            asm.branch("beq", "a3", "a2", to="rows_done")
+            asm.branch("j", to="part")
         asm.label("next")
         self.put("zero", "row")
         self.get("a3", "part")
         self.get("a2", "last_part")
         asm.branch("beq", "a3", "a2", to="pair")
+        asm.label("part")
         asm("addi", "a3", "a3", 4 * WHOLE)
         self.put("a3", "part")
         asm.branch("j", to="piece")
