@@ -18,7 +18,8 @@ from gradlet.xpulp.store import store_block, store_momentum
 FIELDS = (
     *("s", "h", "c", "moment", "n4", "rate", "decay", "momentum", "nesterov"),
     *("k", "turns", "jump", "s_step", "h_step", "bias", "b_step", "tail", "blocks"),
-    *("caller", "sp"),
+    *("caller", "sp", "left", "down", "quads", "across", "s_first", "c_first", "bias_first"),
+    *("h_next", "c_next", "h_row", "c_row", "s_row"),
 )
 """Of the struct that a block is called with, a word each; sums follow where the store wants them
 in memory."""
@@ -52,6 +53,7 @@ class Shape:
     h: Operand
     plane: bool = False  # k runs over an image
     bias: str = ""  # s: each line has one, h: each held value
+    rows: bool = False  # lines are pixels
     spread: bool = False  # results are two words apart, with zeros between
 
 
@@ -61,8 +63,8 @@ def shape_of(mode: str, stride: int) -> Shape:
         "forward": Shape(far, Operand(apart=4 * stride), bias="s"),
         "input_grad": Shape(near, near, spread=True),
         "weight_grad": Shape(far, Operand(on=4 * stride), plane=True),
-        "forward_hwc": Shape(far, far, bias="h"),
-        "input_grad_hwc": Shape(far, near),
+        "forward_hwc": Shape(far, far, bias="h", rows=True),
+        "input_grad_hwc": Shape(far, near, rows=True),
         "weight_grad_hwc": Shape(near, near, plane=True),
     }[mode]
 
@@ -124,7 +126,14 @@ class _Block:
         self._products()
         self._store()
         self._next_block()
+        whole = self.lines == self.held == SIZES[-1]
+        if whole:
+            self.word("lw", self.flow[0], "left")
+            asm("nop")
+            asm.branch("bnez", self.flow[0], to="strip")
         asm.leave(4 * FIELDS.index("caller"))
+        if whole:
+            self._next_strip()
         asm.compressed(False)
         return asm.function("struct run *run")
 
@@ -244,6 +253,57 @@ class _Block:
                 asm.sw(register, pointer, 8 * i)
             asm.sw_post(line[0], pointer, step)
         self.word("sw", pointer, "c")
+
+    def _next_strip(self) -> None:
+        """The next held ones, from the first line on: of the same row of pixels, or of the next."""
+        asm, left, (h, c, down, first, step, quads) = self.asm, self.flow[0], self._dead(6)
+        asm.label("strip")
+        for register, name in ((down, "down"), (first, "s_first"), (h, "h"), (step, "h_next")):
+            self.word("lw", register, name)
+        asm.min(down, down, left)
+        asm("sub", left, left, down)
+        asm("add", h, h, step)
+        for register, name in ((left, "left"), (down, "blocks"), (first, "s")):
+            self.word("sw", register, name)
+        for register, name in ((quads, "quads"), (c, "c_first"), (step, "c_next")):
+            self.word("lw", register, name)
+        asm("addi", quads, quads, -1)
+        asm("add", c, c, step)
+        if self.shape.bias:
+            self._next_bias(first, step)
+        asm.branch("bnez", quads, to="same_row")
+        for register, name in ((quads, "across"), (first, "h_row"), (step, "c_row")):
+            self.word("lw", register, name)
+        asm("add", h, h, first)
+        asm("add", c, c, step)
+        if self.shape.bias == "h":
+            self.word("lw", first, "bias_first")
+            asm("nop")
+            self.word("sw", first, "bias")
+        if self.shape.rows:
+            self.word("lw", first, "s_first")
+            self.word("lw", step, "s_row")
+            asm("nop")
+            asm("add", first, first, step)
+            self.word("sw", first, "s_first")
+            self.word("sw", first, "s")
+        asm.label("same_row")
+        for register, name in ((quads, "quads"), (h, "h"), (c, "c"), (c, "c_first")):
+            self.word("sw", register, name)
+        asm.branch("j", to="block")
+
+    def _next_bias(self, bias: str, step: str) -> None:
+        asm = self.asm
+        self.word("lw", bias, "bias_first" if self.shape.bias == "s" else "bias")
+        if self.shape.bias == "h":
+            self.word("lw", step, "b_step")
+            asm("slli", step, step, 2)
+            asm("add", bias, bias, step)
+        self.word("sw", bias, "bias")
+
+    def _dead(self, count: int) -> list[str]:
+        """Registers that nobody needs between two blocks."""
+        return [register for line in self.sums for register in line][:count]
 
     def _next_block(self) -> None:
         """On to the lines below."""
