@@ -108,6 +108,8 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             groups, of_group, made = 1, pick(*range(1, 10)), pick(*range(1, 10))
             window, step = (1, 1), (pick(1, 2, 3), 2 if "_" not in mode[-4:] else pick(1, 2, 3))
             size, spread, sides = (size[0], pick(*range(1, 22))), (1, 1), (0, 0, 0, 0)
+            if pick(0, 1):  # whole blocks only
+                of_group, made, size = pick(4, 8), pick(4, 8), (size[0], pick(8, 16, 24))
         elif variant.name.startswith("channels"):
             groups, of_group, made = pick(1, 3, 8, 11, 16), 1, 1
             window, step = (pick(1, 2, 3, 5), pick(1, 2, 3, 4)), (pick(1, 2, 3), pick(1, 2, 3))

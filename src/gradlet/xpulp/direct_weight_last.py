@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradlet.xpulp.direct_weight import FIELDS, Row, Unit, units
+from gradlet.xpulp.direct_row import Row
+from gradlet.xpulp.direct_weight import FIELDS, Unit, units
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
