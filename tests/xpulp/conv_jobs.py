@@ -94,7 +94,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             (pick(1, 2, 3), stride),
             (pick(1, 1, 2) if dilation == 1 else pick(2, 3), dilation),
         )
-        across = (0, 2, 4) if edge > 1 else (0, 1) if kernel != 1 else (0,)
+        across = (0, edge, 2 * edge) if edge > 1 else (0, 1) if kernel != 1 else (0,)
         sides = tuple(pick(*values) for values in ((0, 1, 2), across) * 2)
         if variant.generator.startswith("depthwise"):
             groups, of_group, made = pick(1, 2, 3, 8, 9), 1, 1
