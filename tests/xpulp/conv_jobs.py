@@ -90,7 +90,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             pick(*range(1, 12), 13, 16, 17, 24, *([57] if edge > 1 else [])),
         )
         window, step, spread = (
-            (pick(1, 2, 3, 3, 4, 5), kernel),
+            (pick(1, 2, 3, 3, 4, max(5, kernel)), kernel),
             (pick(1, 2, 3), stride),
             (pick(1, 1, 2) if dilation == 1 else pick(2, 3), dilation),
         )

@@ -273,7 +273,7 @@ class Block:
         here: list[int] = []
         self._load_input(order, 0)
         for index, (_, pairs) in enumerate(order):
-            fresh = sorted({tap for tap, _ in pairs} - set(here))
+            fresh = self._fresh({tap for tap, _ in pairs}, here)
             for tap in fresh:
                 self._load_weights(tap, weights)
             if index + 1 < len(order):
@@ -286,6 +286,10 @@ class Block:
                     total = self.sums[channel][pixel]
                     asm("fmadd.s", total, register, self.weights[channel][tap], total)
             here += fresh
+
+    def _fresh(self, taps: set[int], here: list[int]) -> list[int]:
+        """The weights that are loaded for these taps."""
+        return sorted(taps - set(here))
 
     def _load_input(self, order: list[tuple[int, list[tuple[int, int]]]], index: int) -> None:
         register, last = self.inputs[index % 2], order[-1][0]

@@ -12,7 +12,8 @@ from gradlet.xpulp.direct import AROUND, Block, Reach, blocks
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    reach = Reach(params["kernel"], params["stride"], back=mode == "input_grad_hwc")
+    back = mode == "input_grad_hwc"
+    reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), back)
     return blocks(LastBlock, reach, params["edge"], epilogue)
 
 
@@ -61,6 +62,13 @@ class LastBlock(Block):
             with asm.loop(0, self.inner):
                 self._body(order)
             self._next_line(outer, spare)
+
+    def _weight_order(self) -> list[int]:
+        return sorted({tap for _, tap, _ in self.meets})
+
+    def _fresh(self, taps: set[int], here: list[int]) -> list[int]:
+        """None is left out on the way to the last one."""
+        return [t for t in self._weight_order() if t <= max(taps) and t not in here]
 
     def _rare(self) -> None:
         self._below()
