@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gradlet.xpulp.asm import SAVED, Asm
+from gradlet.xpulp.asm import SAVED, Asm, AssemblyError
 from gradlet.xpulp.direct_pieces import Pieces
 
 FIELDS = (
@@ -117,6 +117,8 @@ class Reach:
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     back, dilation = mode == "input_grad", params.get("dilation", 1)
     reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), back, dilation)
+    if reach.stride > 1 and reach._first:
+        raise AssemblyError("the first pixel does not meet the first input")
     pieces = Pieces(FIELDS, reach.kernel, reach.stride, reach.span, reach.widest, back=back)
     return {"pieces": pieces.body(), **blocks(Block, reach, params["edge"], epilogue)}
 
