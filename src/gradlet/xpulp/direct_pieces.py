@@ -23,8 +23,8 @@ WHOLE = 8
 
 
 class Pieces(Start):
-    """Writes the kernel itself; `fields` are those of the block's struct. Where an input gradient has
-    strides, its first pixel meets the first input, and no part sticks out on the left."""
+    """Writes the kernel itself; `fields` are those of the block's struct. Where an input gradient
+    has strides, its first pixel meets the first input, and no part sticks out on the left."""
 
     def __init__(
         self,
