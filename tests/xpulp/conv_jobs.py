@@ -85,22 +85,31 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
     while True:
         groups = pick(1, 1, 1, 2, 3)
         of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4)
-        size = (pick(*range(1, 8)), pick(*range(1, 12), 13, 17, *([25, 57] if edge > 1 else [])))
+        size = (
+            pick(*range(1, 8)),
+            pick(*range(1, 12), 13, 16, 17, 24, *([57] if edge > 1 else [])),
+        )
         window, step, spread = (
-            (pick(1, 2, 3, 3, 4, 5), kernel),
+            (pick(1, 2, 3, 3, 4, max(5, kernel)), kernel),
             (pick(1, 2, 3), stride),
             (pick(1, 1, 2) if dilation == 1 else pick(2, 3), dilation),
         )
-        across = (0, 2, 4) if edge > 1 else (0, 1) if kernel != 1 else (0,)
+        across = (0, edge, 2 * edge) if edge > 1 else (0, 1) if kernel != 1 else (0,)
         sides = tuple(pick(*values) for values in ((0, 1, 2), across) * 2)
         if variant.generator.startswith("depthwise"):
             groups, of_group, made = pick(1, 2, 3, 8, 9), 1, 1
             window, step, spread = (3, 3), (1, 1), (1, 1)
             if variant.name == "rolling_s2":
                 step = (2, 2)
-            sides = tuple(pick(1, 1, 2 if mode == "input_grad" else 0) for _ in range(4))
+            sides = tuple(pick(1, 1, 2 if mode.startswith("input_grad") else 0) for _ in range(4))
         elif variant.generator == "pointwise":
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
+        elif variant.generator == "strided":
+            groups, of_group, made = 1, pick(*range(1, 10)), pick(*range(1, 10))
+            window, step = (1, 1), (pick(1, 2, 3), 2 if "_" not in mode[-4:] else pick(1, 2, 3))
+            size, spread, sides = (size[0], pick(*range(1, 22))), (1, 1), (0, 0, 0, 0)
+            if pick(0, 1):  # whole blocks only
+                of_group, made, size = pick(4, 8), pick(4, 8), (size[0], pick(8, 16, 24))
         elif variant.name.startswith("channels"):
             groups, of_group, made = pick(1, 3, 8, 11, 16), 1, 1
             window, step = (pick(1, 2, 3, 5), pick(1, 2, 3, 4)), (pick(1, 2, 3), pick(1, 2, 3))
