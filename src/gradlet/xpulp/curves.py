@@ -74,7 +74,7 @@ def _sorted(of: str, e: str = "e", sign: str = "low") -> tuple[Line, ...]:
     )
 
 
-def _sigmoid(of: str) -> tuple[Line, ...]:
+def sigmoid(of: str) -> tuple[Line, ...]:
     return (*_sides(of), *_sorted(of)[:-1])
 
 
@@ -124,9 +124,9 @@ NORMAL: tuple[Line, ...] = (
 )
 """a = -|x|, p = T(|x|), z = exp(-x^2 / 2)"""
 BODIES: dict[str, tuple[tuple[Line, ...], str]] = {
-    "sigmoid": (_sigmoid("x"), "s"),
+    "sigmoid": (sigmoid("x"), "s"),
     "tanh": (TANH, "e"),
-    "silu": ((*_sigmoid("x"), ("fmul.s", "x", "x", "s")), "x"),
+    "silu": ((*sigmoid("x"), ("fmul.s", "x", "x", "s")), "x"),
     "silu_grad": (
         (
             *_sides("x"),
@@ -157,7 +157,7 @@ BODIES: dict[str, tuple[tuple[Line, ...], str]] = {
         ),
         "dy",
     ),
-    "gelu_tanh": ((*ARGUMENT, *_sigmoid("u"), ("fmul.s", "x", "x", "s")), "x"),
+    "gelu_tanh": ((*ARGUMENT, *sigmoid("u"), ("fmul.s", "x", "x", "s")), "x"),
     "gelu_tanh_grad": (
         (
             *ARGUMENT,
