@@ -84,10 +84,7 @@ ARGUMENT: tuple[Line, ...] = (
     ("fmadd.s", "u", "u", "x", "x"),
     ("fmul.s", "u", "u", "inner"),
 )
-TANH: tuple[Line, ...] = (
-    ("fsgnjx.s", "z", "x", "x"),
-    ("fadd.s", "z", "z", "z"),
-    ("fsub.s", "z", "zero", "z"),
+EXPM1_BELOW: tuple[Line, ...] = (
     ("p.minu", "z", "z", "end"),
     ("fmadd.s", "t", "z", "log2e", "magic"),
     ("fsub.s", "r", "t", "magic"),
@@ -99,6 +96,13 @@ TANH: tuple[Line, ...] = (
     ("add", "t", "t", "one"),  # 2^n
     ("fsub.s", "z", "t", "one"),
     ("fmadd.s", "e", "t", "e", "z"),
+)
+"""e = exp(z) - 1 for z <= 0"""
+TANH: tuple[Line, ...] = (
+    ("fsgnjx.s", "z", "x", "x"),
+    ("fadd.s", "z", "z", "z"),
+    ("fsub.s", "z", "zero", "z"),
+    *EXPM1_BELOW,
     ("fadd.s", "z", "e", "two"),
     *inverse("z", "s", "r"),
     ("fmul.s", "e", "e", "s"),
