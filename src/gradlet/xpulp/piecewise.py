@@ -64,7 +64,8 @@ MAPS = {
     "hardswish": _forward(
         ("fadd.s", "v", "x", "three"),
         ("fmul.s", "v", "v", "sixth"),
-        *_unit("v"),
+        ("fmin.s", "v", "v", "one"),  # which loses a NaN, but x still is one
+        ("fmax.s", "v", "v", "zero"),
         ("fmul.s", "x", "x", "v"),
         three="3.0",
         sixth="0.166666667",
