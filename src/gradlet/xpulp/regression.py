@@ -69,18 +69,25 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
 
 
 def _sum(lines: tuple[Line, ...]) -> str:
-    """One chain over all elements."""
+    """One chain over all elements; each is added while the next one is loaded."""
     asm = Asm("sum")
     known = ("x_from", "target_from", "count", "near", "far", "delta", "middle")
     regs = dict(zip(known, ARGUMENTS, strict=False))
-    regs |= dict(zip(("total", "x", "target", "t", "u", "v"), SCRATCH, strict=False))
-    asm.mv(regs["total"], "zero")
-    with asm.loop(0, regs["count"]):
-        asm.lw_post(regs["x"], regs["x_from"], 4)
-        asm.lw_post(regs["target"], regs["target_from"], 4)
-        asm("fsub.s", regs["x"], regs["x"], regs["target"])
+    own = ("total", "x", "t", "u", "v", "next", "target")
+    regs |= dict(zip(own, SCRATCH, strict=True))
+
+    def add() -> None:
         for op, *operands in lines:
-            asm(op, *(regs.get(name, name) for name in operands))
+            asm(op, *(str(regs.get(name, name)) for name in operands))
+
+    asm.mv(regs["total"], "zero")
+    asm.mv(regs["x"], "zero")
+    with asm.loop(0, regs["count"]):
+        asm.lw_post(regs["next"], regs["x_from"], 4)
+        asm.lw_post(regs["target"], regs["target_from"], 4)
+        add()
+        asm("fsub.s", regs["x"], regs["next"], regs["target"])
+    add()
     asm.mv("a0", regs["total"])
     asm("ret")
     pointers = "const float *x, const float *target, int count"
