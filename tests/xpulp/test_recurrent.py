@@ -21,7 +21,7 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 USED = [
     kernel
     for kernel in kernels.kernels()
-    if kernel.family in FAMILIES and kernel.variant in ("lines", "stream")
+    if kernel.family in FAMILIES and kernel.variant.startswith(("lines", "stream"))
 ]
 WIDTHS = {"gx": "gates", "kept": "gates", "dgx": "gates", "dgh": "gates"}
 """Operands with times whose width is not that of the state."""
@@ -88,7 +88,7 @@ def jobs(kernel: Kernel, seed: int) -> Iterator[Job]:
 def test_a_thousand_scans(kernel: Kernel, tmp_path: Path) -> None:
     """A thousand for each variant, over its modes; those that fetch weights have them far away."""
     count = 500
-    level = "L2" if kernel.variant == "stream" else ""
+    level = "L2" if kernel.variant.startswith("stream") else ""
     twins = Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
         for outputs, inputs, sizes, repeat, in_place in distinct(
