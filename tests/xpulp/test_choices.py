@@ -1,4 +1,4 @@
-"""What takes elements from here or there: joining, rows of a table, dropout."""
+"""What takes elements from here or there: joining, delays, rows of a table, dropout."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.xpulp.support import Twins, cluster, same_bits
 
 CONCAT = Kernel("concat", "join", "", "lines", "f32")
 GATHER = Kernel("gather", "rows", "", "lines", "f32")
+DELAY = Kernel("delay", "states", "", "columns", "f32")
 DROPOUT = Kernel("dropout", "apply", "", "drawn", "f32")
 
 
@@ -31,6 +32,30 @@ def test_a_thousand_joints(tmp_path: Path) -> None:
             made = trial.call(CONCAT, [output], inputs, sizes).outputs
             assert same_bits(made, [wanted]), sizes
             assert same_bits(made, twins.call(CONCAT, [output], inputs, sizes)), sizes
+
+
+def test_a_thousand_delays(tmp_path: Path) -> None:
+    """Every second one in place."""
+    generator, twins = np.random.default_rng(4), Twins([DELAY], tmp_path, 8)
+    with Trial([DELAY], cluster(), sanitize=True) as trial:
+        for number in range(1050):
+            times, batch = (int(n) for n in generator.integers(1, 8, 2))
+            width = int(generator.integers(1, generator.choice([3, 30])))
+            first = generator.random() < 0.5
+            sizes: dict[str, Size] = {
+                "times": times,
+                "batch": batch,
+                "width": width,
+                "time_stride": 1 if first else batch,
+                "batch_stride": times if first else 1,
+                "reverse": number % 4 // 2,
+            }
+            x = generator.standard_normal((times * batch, width)).astype(np.float32)
+            inputs = [x, generator.standard_normal((batch, width)).astype(np.float32)]
+            in_place = {0: 0} if number % 2 else {}
+            made = trial.call(DELAY, [np.full_like(x, np.nan)], inputs, sizes, in_place=in_place)
+            same = twins.call(DELAY, [np.full_like(x, np.nan)], inputs, sizes)
+            assert same_bits(made.outputs, same), sizes
 
 
 def test_a_thousand_tables(tmp_path: Path) -> None:

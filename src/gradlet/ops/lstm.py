@@ -18,7 +18,6 @@ from gradlet.ops.recurrent import (
     ScanGrad,
     as_stored,
     in_order,
-    part,
     sigmoid,
     states_before,
 )
@@ -89,9 +88,16 @@ def _lstm(gx, w, h, c, p, batch_first, reverse):
         before = states_before(emit, site, c, c0)
         sums = []
         for gate, seen in ((0, before), (1, before), (3, c)):
-            terms = emit.add("mul", [part(emit, dgx, 2, gate * size, size), seen])
+            terms = emit.add("mul", [_part(emit, dgx, 2, gate * size, size), seen])
             sums.append(emit.add("sum", [terms], {"axes": (0, 1)}))
         return emit.add("concat", sums, {"axis": 0})
+
+
+def _part(emit: Emitter, x: str, axis: int, begin: int, count: int) -> str:
+    shape = emit.shape(x)
+    start = tuple(begin if dim == axis else 0 for dim in range(len(shape)))
+    size = tuple(count if dim == axis else n for dim, n in enumerate(shape))
+    return emit.add("slice", [x], {"start": start, "step": (1,) * len(shape), "size": size})
 
 
 def _peepholes(given: Sequence[Array], size: int) -> Sequence[Array]:

@@ -96,15 +96,7 @@ class _Recurrent(Op):
 
     def sizes(self, site: Site) -> dict[str, Size]:
         times, batch, hidden = self.extents(site)
-        first = bool(site.attrs["batch_first"])
-        return {
-            "times": times,
-            "batch": batch,
-            "hidden": hidden,
-            "time_stride": 1 if first else batch,
-            "batch_stride": times if first else 1,
-            "reverse": int(bool(site.attrs["reverse"])),
-        }
+        return {"hidden": hidden, **_walk(site.attrs, times, batch)}
 
     def lower(self, site: Site) -> Lowering:
         times = self.extents(site)[0]
@@ -180,24 +172,7 @@ class Scan(_Recurrent):
 
 def states_before(emit: Emitter, site: Site, states: str, first: str) -> str:
     """What a scan has had as its state at the beginning of each time."""
-    axis = int(bool(site.attrs["batch_first"]))
-    shape = emit.shape(states)
-    times = shape[axis]
-    one = (*shape[:axis], 1, *shape[axis + 1 :])
-    before = emit.add("reshape", [first], {"shape": one})
-    if times == 1:
-        return before
-    begin = 1 if site.attrs["reverse"] else 0
-    others = part(emit, states, axis, begin, times - 1)
-    parts = [others, before] if site.attrs["reverse"] else [before, others]
-    return emit.add("concat", parts, {"axis": axis})
-
-
-def part(emit: Emitter, x: str, axis: int, begin: int, count: int) -> str:
-    shape = emit.shape(x)
-    start = tuple(begin if dim == axis else 0 for dim in range(len(shape)))
-    size = tuple(count if dim == axis else n for dim, n in enumerate(shape))
-    return emit.add("slice", [x], {"start": start, "step": (1,) * len(shape), "size": size})
+    return emit.add("delay", [states, first], {name: site.attrs[name] for name in SCAN})
 
 
 class ScanGrad(_Recurrent):
@@ -213,6 +188,48 @@ class ScanGrad(_Recurrent):
         if attrs["initial"]:
             shapes += [(batch, hidden)] * (len(self.outputs) - len(self.made))
         return tuple(shapes)
+
+
+@register
+class Delay(Op):
+    """A sequence one time later, with `first` at the beginning."""
+
+    name = "delay"
+    inputs = ("x", "first")
+    overwrites = ("x",)
+    exact = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        x = in_order(attrs, ins[0])
+        return (as_stored(attrs, np.concatenate([ins[1][None], x[:-1]])),)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        dim = 0 if site.attrs["batch_first"] else 1
+        batch, width = site.ins[1].shape
+        return (
+            Axis("batch", batch, (Span("x", dim), Span("first", 0), Span("y", dim))),
+            Axis("columns", width, (Span("x", 2), Span("first", 1), Span("y", 2))),
+        )
+
+    def lower(self, site: Site) -> Lowering:
+        times = site.ins[0].shape[1 if site.attrs["batch_first"] else 0]
+        batch, width = site.ins[1].shape
+        return Lowering("delay", "states", {"width": width, **_walk(site.attrs, times, batch)})
+
+
+def _walk(attrs: Attrs, times: int, batch: int) -> dict[str, Size]:
+    """How a kernel goes through a sequence."""
+    first = bool(attrs["batch_first"])
+    return {
+        "times": times,
+        "batch": batch,
+        "time_stride": 1 if first else batch,
+        "batch_stride": times if first else 1,
+        "reverse": int(bool(attrs["reverse"])),
+    }
 
 
 @register
@@ -249,12 +266,8 @@ class RecurrentWeightGrad(Op):
         times, batch = site.ins[1].shape[:2][:: -1 if first else 1]
         gates, hidden = site.outs[0].shape
         sizes: dict[str, Size] = {
-            "times": times,
-            "batch": batch,
             "hidden": hidden,
             "gates": gates,
-            "time_stride": 1 if first else batch,
-            "batch_stride": times if first else 1,
-            "reverse": int(bool(site.attrs["reverse"])),
+            **_walk(site.attrs, times, batch),
         }
         return Lowering("recurrent_weight", "grad", sizes)
