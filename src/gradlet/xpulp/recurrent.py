@@ -11,9 +11,10 @@ from typing import Any
 
 from gradlet.xpulp.arithmetic import SEED, Line
 from gradlet.xpulp.asm import IDLE, SAVED, SCRATCH, Asm, Registers
-from gradlet.xpulp.curves import KNOWN, TANH, TEXTS, sigmoid
+from gradlet.xpulp.curves import KNOWN, TANH, TEXTS
 from gradlet.xpulp.elementwise import MAPS as PLAIN
 from gradlet.xpulp.elementwise import Map, stretch
+from gradlet.xpulp.gates import PROGRAMS, gates
 from gradlet.xpulp.gemm_block import Operand
 
 BLOCKS = (8, 4, 2, 1)
@@ -37,36 +38,11 @@ def _named(lines: tuple[Line, ...], result: str) -> tuple[Line, ...]:
     return tuple(tuple("y" if word == result else word for word in line) for line in lines)
 
 
-_SIGMOID, _TANH = _named(sigmoid("x"), "s"), _named(TANH, "e")
+_TANH = _named(TANH, "e")
 MAPS: dict[str, dict[str, Map]] = {
     "rnn": {
         "squashed": _curve(("x",), _TANH, more=NEAR),
         "cut": Map(("x",), PLAIN["relu"].body, "t", more=(("near", "t"),)),
-    },
-    "gru": {
-        "gate": _curve(("x", "sum"), (("fadd.s", "x", "x", "sum"), *_SIGMOID), more=NEAR),
-        "fresh": _curve(
-            ("x", "sum", "reset"),
-            (("fmadd.s", "x", "reset", "sum", "x"), *_TANH),
-            more=(("near", "y"), ("q", "sum")),
-        ),
-        "mixed": Map(
-            ("update", "h", "new"),
-            (("fsub.s", "h", "h", "new"), ("fmadd.s", "h", "update", "h", "new")),
-            "h",
-            more=(("near", "h"),),
-        ),
-    },
-    "lstm": {
-        "gate": _curve(("x",), _SIGMOID, more=NEAR),
-        "fresh": _curve(("x",), _TANH, more=NEAR),
-        "cell": Map(
-            ("forget", "c", "in", "new"),
-            (("fmul.s", "in", "in", "new"), ("fmadd.s", "c", "forget", "c", "in")),
-            "c",
-            more=(("near", "c"),),
-        ),
-        "shown": _curve(("x", "out"), (*_TANH, ("fmul.s", "y", "y", "out")), more=NEAR),
     },
     "lstm_grad": {"squashed": _curve(("x",), _TANH)},
 }
@@ -75,6 +51,8 @@ MAPS: dict[str, dict[str, Map]] = {
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
     maps = {name: stretch(name, item) for name, item in MAPS.get(mode, {}).items()}
     texts = {name: f"{text}f" for name, text in TEXTS.items()}
+    if mode in PROGRAMS:
+        maps["gates"] = gates(mode)
     inside = not mode.endswith("_grad")
     return {"lines": _lines(inside), "maps": maps, "inside": inside, **texts, "seed": SEED}
 
