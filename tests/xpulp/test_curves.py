@@ -90,6 +90,7 @@ BOUNDS = {
     "softplus_grad": (-80, 100, 8),
     "reciprocal": (-100, 100, 2),
     "log_grad": (-100, 100, 2),
+    "sqrt_grad": (-100, 100, 2),
 }
 """From, to, and units of the size that the op gives to an error."""
 NUMBERS = {"elu": {"alpha": 1.0}, "softplus": {"beta": 1.0, "threshold": 20.0}}

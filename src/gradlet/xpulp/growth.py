@@ -1,4 +1,4 @@
-"""Functions that are an exponential on one side, or on both: exp, ELU, softplus; and quotients.
+"""Functions that are an exponential on one side, or on both: exp, ELU, softplus; quotients, roots.
 
 exp(x) above 0 is made as below, see arithmetic.py; beyond the largest float it is infinite. The
 logarithm of 1 + u for u in 0..1 is the series of atanh in u / (2 + u), cut short as a polynomial.
@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradlet.xpulp.arithmetic import NEWTON, SEED, Line, bits, exponential, inverse, unmasked
+from gradlet.xpulp.arithmetic import (
+    HIGH,
+    LOW,
+    NEWTON,
+    ROOT_SEED,
+    SEED,
+    Line,
+    bits,
+    exponential,
+    inverse,
+    root_inverse,
+    unmasked,
+)
 from gradlet.xpulp.curves import EXPM1_BELOW, KNOWN, TEXTS, sigmoid
 from gradlet.xpulp.elementwise import Map, stretch
 
@@ -59,6 +71,20 @@ def _quotient(of: str) -> tuple[Line, ...]:
     )
 
 
+ROOT: tuple[Line, ...] = (
+    ("sub", "t", "x", "low"),
+    ("rare", "bgeu", "t", "range", (("fsqrt.s", "x", "x"),)),
+    *root_inverse("x", "y", "u", "t"),
+    ("fmul.s", "u", "x", "y"),
+    ("fnmsub.s", "t", "u", "u", "x"),  # what is missing
+    ("fmul.s", "y", "y", "half"),
+    ("fmadd.s", "x", "t", "y", "u"),
+    ("back",),
+)
+HALVED: tuple[Line, ...] = (
+    *_quotient("x"),
+    ("fmul.s", "x", "x", "half"),
+)
 SOFTPLUS: tuple[Line, ...] = (
     ("fmul.s", "v", "a", "x"),
     ("fsgnjx.s", "z", "v", "v"),
@@ -114,21 +140,39 @@ BODIES: dict[str, tuple[tuple[Line, ...], str]] = {
         (("fadd.s", "x", "x", "one"), *_quotient("x"), ("fmul.s", "dy", "dy", "x")),
         "dy",
     ),
+    "sqrt": (ROOT, "x"),
+    "root": (ROOT, "x"),
+    "sqrt_grad": ((*HALVED, ("fmul.s", "dy", "dy", "x")), "dy"),
+    "root_grad": (
+        (
+            ("feq.s", "v", "x", "zero"),
+            ("addi", "v", "v", -1),
+            *HALVED,
+            ("and", "x", "x", "v"),
+            ("fmul.s", "dy", "dy", "x"),
+        ),
+        "dy",
+    ),
 }
-QUOTIENTS = ("reciprocal", "log_grad", "log1p_grad")
+QUOTIENTS = ("reciprocal", "log_grad", "log1p_grad", "sqrt_grad", "root_grad")
+ROOTS = ("sqrt", "root")
+HALF = {"half": bits("0.5")}
+OF_ROOTS = {**HALF, "root_seed": ROOT_SEED, "low": LOW, "range": HIGH - LOW}
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
     body, result = BODIES[mode]
     used = {word for line in body for word in line[1:]} | {"one"}
     constants = tuple(name for name in ("a", "b", "back") if name in used)
-    known = NEWTON if mode in QUOTIENTS else LITERALS
+    known = {**NEWTON, **HALF} if mode in QUOTIENTS else OF_ROOTS if mode in ROOTS else LITERALS
     literals = {name: value for name, value in known.items() if name in used}
     inputs = ("dy", "x") if mode.endswith("_grad") else ("x",)
     item = Map(inputs, body, result, constants, literals=literals, at_once=1)
     numbers = {"a": "s->a", "b": "s->b", "back": "1.0f / s->a"}
     texts = {name: f"{text}f" for name, text in {**TEXTS, **MORE}.items()}
-    limits = {"lowest": NEWTON["low"], "range": NEWTON["range"]}
+    limits = {"lowest": known["low"], "range": known["range"]} if "range" in known else {}
+    if mode in ROOTS:
+        limits["root_seed"] = ROOT_SEED
     return {
         "stretch": stretch("stretch", item),
         "numbers": "".join(f", {numbers[name]}" for name in constants),
