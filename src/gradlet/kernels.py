@@ -98,6 +98,7 @@ class Variant:
     params: tuple[tuple[str, Any], ...]
     generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
     effort: str = ""
+    fetches: bool = False  # copies parts of its inputs into its scratch, by DMA
 
 
 @dataclass(frozen=True)
@@ -367,6 +368,7 @@ def _load(path: Path) -> Family:
             tuple(params.items()),
             item.get("generator", ""),
             item.get("effort", ""),
+            item.get("fetches", False),
         )
         for item in value["variants"]
         for params in item.get("space", [{}])

@@ -169,10 +169,10 @@ class Trial(Paused):
         """One call. An output's array has its initial contents; with `in_place` (output: input) it
         lies where that input does. known: outputs that the kernel reads before it writes them.
         repeat: the steps of a kernel that has several; the cost is that of the last. level: the
-        memory for operands, else the nearest."""
+        memory for operands, else the nearest; scratch is near."""
         near = self.target.memories[0].name
         settings = np.array(size_words(kernel, sizes), np.int32)
-        spots = _Spots(*self._room(near), align, self._gap)
+        spots = near_spots = _Spots(*self._room(near), align, self._gap)
         at_sizes = self._put(spots, settings)
         if level not in ("", near):
             spots = _Spots(*self._room(level), align, self._gap)
@@ -182,7 +182,7 @@ class Trial(Paused):
             shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
         ]
         scratch = 4 * kernels.scratch_elements(kernel, sizes, self.target.cores)
-        at_scratch = [spots.take(scratch)] if scratch else []
+        at_scratch = [near_spots.take(scratch)] if scratch else []
         words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch]
         granted = []
         if self.sanitize:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from gradlet.kernels import variant_of
 from gradlet.plan.model import REGIONS, Call, Plan
 from gradlet.plan.parts import followers
 from gradlet.plan.tiling import Tiling
@@ -119,6 +120,8 @@ class Sanitizer:
         call = self.call = self.plan.calls[index]
         self.kernel = call.kernel
         self.loss = [self.span(self.plan.graph.loss)] if answers else []
+        if variant_of(call.kernel).fetches:
+            self._open_fetches(call)
         if call.tiling:
             self._open_copies(call.tiling)
             following = self.followers.get(index)
@@ -138,6 +141,12 @@ class Sanitizer:
             self._grant(span, write=True, initialised=None if stays else False)
         for span in scratch:
             self._grant(span, write=True, initialised=False)
+
+    def _open_fetches(self, call: Call) -> None:
+        """The kernel itself may copy what it reads into its scratch."""
+        for name in filter(None, call.inputs):
+            self._grant_copy(self.span(name), read=True, write=False)
+        self._grant_copy(self.span(call.scratch), read=False, write=True)
 
     def _open_copies(self, tiling: Tiling, *, early: bool = False) -> None:
         """Transfers may fill and empty the slots of this call's windows, those of the next one that

@@ -189,16 +189,17 @@ def _promote(
     ledger: _Ledger,
     room: int,
 ) -> None:
-    """Give what room is left to storages, the most copied per byte first."""
+    """Give what room is left to storages: to scratch, then to what is copied most per byte."""
     tensors = {b.name: b.tensors for b in plan.buffers}
     traffic = {
         name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans
     }
     # the scratch of a whole node that is tiled now: tiles have scratch of theirs
     replaced = {c.scratch for c, choice in zip(plan.calls, choices, strict=True) if choice.tiling}
+    scratch = {call.scratch for call in plan.calls}
     ranked = sorted(
         (name for name in traffic if name not in near and name not in replaced),
-        key=lambda n: (-traffic[n] / max(1, spans[n].bytes), n),
+        key=lambda n: (n not in scratch, -traffic[n] / max(1, spans[n].bytes), n),
     )
     for name in ranked:
         span, own = spans[name], set(tensors[name])
@@ -379,6 +380,8 @@ def _settled(
         tiling = choice.tiling
         if tiling is None:
             calls.append(call)
+            if choice.scratch:  # whose room it has kept when all that it copied came near
+                near.add(call.scratch)
             if call.scratch and call.scratch in near:
                 requests.append(spans[call.scratch])
             continue

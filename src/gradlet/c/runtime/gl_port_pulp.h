@@ -55,6 +55,9 @@ static inline void gl_barrier(void)
 
 static inline volatile uint32_t *gl_register(uint32_t address) { return (volatile uint32_t *)(uintptr_t)address; }
 
+/* Whether it lies in L1. */
+static inline int gl_is_near(const void *place) { return (uintptr_t)place >> 24 == 0x10; }
+
 #define GL_DMA_IN (1u << 17)     /* far memory to L1 */
 #define GL_DMA_OUT 0u            /* L1 to far memory */
 #define GL_DMA_LINEAR (1u << 18) /* addresses count up */
