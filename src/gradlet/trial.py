@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import jinja2
 import numpy as np
@@ -27,7 +27,7 @@ from gradlet.target import Target
 
 PACKAGE = Path(__file__).parent
 RUNTIME = PACKAGE / "c" / "runtime"
-LINK = PACKAGE / "emit" / "templates" / "link.ld.j2"
+TEMPLATES = PACKAGE / "emit" / "templates"
 MILESTONES = ("gl_trial_wait", "gl_trial_go", "gl_trial_end")
 ARGUMENTS = 16
 LIMIT = 2_000_000_000
@@ -49,7 +49,7 @@ def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
     """The ELF that calls these kernels. shift moves their code by so many words."""
     with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
         folder = Path(name)
-        (folder / "gl_port.h").write_text(f'#include "gl_port_{target.port}.h"\n')
+        (folder / "gl_port.h").write_text(port_header(target.port))
         (folder / "link.ld").write_text(link_script(target, shift))
         sources = []
         for kernel in used:
@@ -68,8 +68,22 @@ def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
         return elf.read_bytes()
 
 
+def port_header(port: str) -> str:
+    """As a project has it."""
+    return _rendered("gl_port.h", port=port)
+
+
+def _rendered(name: str, **view: Any) -> str:
+    text = (TEMPLATES / f"{name}.j2").read_text()
+    template = jinja2.Template(
+        text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return str(template.render(view))
+
+
 def link_script(target: Target, shift: int) -> str:
-    text: str = jinja2.Template(LINK.read_text(), trim_blocks=True).render(
+    text = _rendered(
+        "link.ld",
         model="kernels",
         target_name=target.name,
         memories=target.memories,

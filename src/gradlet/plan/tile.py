@@ -76,6 +76,9 @@ class Problem:
     are."""
     tileable: tuple[bool, ...] = ()
     gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
+    judged: dict[tuple[int, ...], Candidate] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @cached_property
     def ladders(self) -> tuple[tuple[int, ...], ...]:
@@ -161,7 +164,8 @@ def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
 
 
 def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
-    """Twice or half the tile along an axis, and steps up or down the ladders; the best first."""
+    """Twice or half the tile along an axis, twice along one for less along another, and steps up or
+    down the ladders; the best first."""
     ladders = problem.ladders
     rungs = tuple(steps.index(size) for steps, size in zip(ladders, tile, strict=True))
     around = {tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _near(problem, rungs)}
@@ -169,7 +173,20 @@ def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candi
         for wide in (2 * size, -(-size // 2)):
             nearest = min(steps, key=lambda step: abs(step - wide))
             around.add((*tile[:number], nearest, *tile[number + 1 :]))
+    around |= set(_traded(problem, tile, room))
     return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
+
+
+def _traded(problem: Problem, tile: tuple[int, ...], room: int) -> Iterator[tuple[int, ...]]:
+    """Twice the tile along one axis, and as much less along another as it takes to fit."""
+    for wide, narrow in permutations(range(len(tile)), 2):
+        sizes = list(tile)
+        sizes[wide] = min(problem.ladders[wide], key=lambda step: abs(step - 2 * tile[wide]))
+        for step in problem.ladders[narrow]:
+            sizes[narrow] = step
+            if step < tile[narrow] and judge(problem, tuple(sizes)).bytes <= room:
+                yield tuple(sizes)
+                break
 
 
 def _fitting(candidates: Iterable[Candidate], room: int) -> list[Candidate]:
@@ -226,7 +243,13 @@ def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]
 
 
 def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
-    """What these tile sizes take and cost, in the best order of loops."""
+    """What these tile sizes take and cost, in the best order of loops; each is judged once."""
+    if tile not in problem.judged:
+        problem.judged[tile] = _judged(problem, tile)
+    return problem.judged[tile]
+
+
+def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     counts = [-(-axis.size // t) for axis, t in zip(problem.axes, tile, strict=True)]
     free = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and not axis.reduction]
     summed = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and axis.reduction]

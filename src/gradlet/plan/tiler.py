@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from gradlet.graph import Graph, Node, Site
@@ -58,6 +58,8 @@ class Context:
     call: Call
     near: Collection[str]
     room: int
+    problems: dict[bool, Problem] = field(default_factory=dict, init=False, compare=False)
+    """What there is to choose, ahead or not, once it was asked for; see Tiler.problem."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,13 @@ class Tiler:
 
     def problem(self, context: Context, ahead: bool) -> Problem:
         """What there is to choose for a call with all its far operands in windows."""
-        site = self.problems.site_of(context.unit)
-        operands = self.problems.operands_of(context.unit, context.call, context.near)
-        return self.problems.problem_of(context.unit, context.call, site, operands, set(), ahead)
+        if ahead not in context.problems:
+            unit, call = context.unit, context.call
+            site = self.problems.site_of(unit)
+            operands = self.problems.operands_of(unit, call, context.near)
+            found = self.problems.problem_of(unit, call, site, operands, set(), ahead)
+            context.problems[ahead] = found
+        return context.problems[ahead]
 
     def variants_of(self, call: Call) -> list[str]:
         """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""

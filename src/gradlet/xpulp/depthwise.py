@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from gradlet.xpulp.asm import Asm
+from gradlet.xpulp.depthwise_effort import effort as effort
 
 WIDTHS = range(3, 6)
 KERNEL = 3

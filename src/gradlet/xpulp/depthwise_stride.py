@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradlet.xpulp.depthwise import FIRST, KINDS, LAST, MIDDLE, Strip, store, values
+from gradlet.xpulp.depthwise_effort import effort as effort
 
 STRIDE = 2
 
