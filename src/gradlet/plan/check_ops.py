@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from gradlet.graph import Graph, Node, Site
+from gradlet.kernels import fetched
 from gradlet.ops import OPS
 from gradlet.plan.model import Call
 from gradlet.plan.tiling import Tiling
@@ -17,7 +18,7 @@ def tiling_faults(site: Site, call: Call) -> Iterator[str]:
     if tiling is None:
         return
     found = [*_axes(site, tiling), *_operands(site, call, tiling), *_sums(site, call, tiling)]
-    yield from found or _sizes(site, tiling)
+    yield from found or _sizes(site, call, tiling)
 
 
 def back_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
@@ -129,6 +130,9 @@ def _operands(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
             yield f"the boxes of '{window.tensor}' are not those that the op reads or writes"
         if window.once != (slot in op.adds_once):
             yield f"'{window.tensor}' is added once too often"
+    own = {len(call.outputs) + number for number in fetched(call.kernel)}
+    if own != {n for n, window in enumerate(tiling.windows) if window and window.fetched}:
+        yield f"{call.kernel.name} fetches other operands than those without a window"
 
 
 def _spans(site: Site, tiling: Tiling, slot: str) -> Iterator[tuple[int, object]]:
@@ -155,9 +159,11 @@ def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield "what follows has other operands"
 
 
-def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:
-    """Every tile along each axis, and every kind, gets the sizes of that part of the op."""
+def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
+    """Every tile along each axis, and every kind, gets the sizes of that part of the op, and of the
+    whole of what its kernel fetches itself."""
     op = OPS[site.node.op]
+    whole = {k: v for n in fetched(call.kernel) for k, v in op.far_sizes(site, n).items()}
     for index in _samples(tiling):
         ranges = {
             axis.name: (at * axis.tile, min((at + 1) * axis.tile, axis.size))
@@ -168,7 +174,7 @@ def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:
         for axis, at in zip(tiling.axes, index, strict=True):
             number = number * (max(axis.kinds) + 1) + axis.kinds[at]
         given = tiling.sizes[number] if number < len(tiling.sizes) else None
-        if part is None or given != op.lower(part).sizes:
+        if part is None or given != {**op.lower(part).sizes, **whole}:
             yield f"tile {index} is computed with the sizes of another"
             return
 

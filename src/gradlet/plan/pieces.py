@@ -57,7 +57,9 @@ def window_on(
     operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], ahead: bool
 ) -> Window:
     spans = tuple((places[number], span) for number, span in operand.spans if number in places)
-    window = Window(operand.tensor, operand.shape, spans, once=operand.once)
+    window = Window(
+        operand.tensor, operand.shape, spans, once=operand.once, fetched=operand.fetched
+    )
     if not operand.windowed:
         return window
     kinds = [_in_order(tiles, kind) for kind in all_kinds(tiles)]

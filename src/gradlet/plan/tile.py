@@ -46,6 +46,7 @@ class Operand:
     once: bool = False
     storage: str = ""
     bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
+    fetched: bool = False  # by the kernel itself, from where it lies
 
     def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
@@ -301,6 +302,8 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
         for n, axis in enumerate(problem.axes)
     ):
         return 1  # every tile would write all of it
+    if operand.fetched:
+        return 0
     box: tuple[Range, ...] = tuple((0, e) for e, _ in operand.ranges_box(tile, problem.axes))
     if operand.windowed:
         return int(lines_of(operand.shape, box, WORD) is None)
