@@ -20,6 +20,7 @@ from gradlet.plan.order import Unit
 from gradlet.plan.pieces import (
     Part,
     all_kinds,
+    copyable,
     part_of,
     signature,
     tile_axis,
@@ -296,6 +297,8 @@ class Tiler:
             window_on(operand, places, tiles, problem.ahead) if operand else None
             for operand in (*operands, *([gradient] if gradient else []))
         )
+        if not all(copyable(window, tiles) for window in windows if window):
+            return tiles[-1].name
         tiling = Tiling(tuple(tiles), windows, tuple(sizes), problem.ahead, more)
         follow = replace(call, kernel=kernel).behind
         if follow or gradient:
