@@ -17,10 +17,11 @@ from tests.xpulp.conv_jobs import Layer, drawn, run
 USED = [
     kernel
     for kernel in kernels.kernels()
-    if kernel.family == "conv2d" and kernels.variant_of(kernel).generator == "columns"
+    if kernel.family == "conv2d" and kernels.variant_of(kernel).generator in ("columns", "strided")
 ]
 SHAPES = 1008
 CORES, MOST_SCRATCH = 16, 40_000
+HARD = ("columns_dma", "strided")
 
 
 def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Iterator[Layer]:
@@ -43,7 +44,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         if layer is None:
             continue
         names = {**layer.sizes, **dict(variant.params), "cores": CORES}
-        if variant.far and not kernels.evaluate(variant.needs, layer.sizes):
+        if variant.name in HARD and not kernels.evaluate(variant.needs, layer.sizes):
             continue  # others are tried also where there is something quicker
         if kernels.evaluate(variant.scratch, names) < MOST_SCRATCH:
             yield layer
