@@ -8,6 +8,7 @@ rows, and pixels. Nothing is laid out but the taps that only some of four pixels
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,8 @@ from gradlet.xpulp.columns import (
     Lines,
     OnePanel,
     SumsInMemory,
-    effort,
 )
-from gradlet.xpulp.gemm_block import COUNT, WORK, Block, Operand, at
-
-__all__ = ["effort", "generate"]
+from gradlet.xpulp.gemm_block import COUNT, WORK, Operand, at
 
 BLOCKS = (4, 3, 2, 1)
 ALIAS = {
@@ -130,3 +128,38 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
         "struct": "\n".join([*lines, "    int caller[2];"]),
         "panel_function": StridedPanel(Asm("panel"), product).function(),
     }
+
+
+def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+    """Multiply-adds that the time of the team is worth, four in six instructions. For each k a
+    block takes 4 and 5 more per line; besides some 60, a unit some 400."""
+    groups, taps = sizes["groups"], sizes["kernel_h"] * sizes["kernel_w"]
+    inputs, outputs = (sizes[name] // groups for name in ("in_channels", "out_channels"))
+    if mode.startswith("weight_grad"):
+        units, lines, phases = groups * -(-inputs // HELD) * taps, outputs, 1
+        rows = sizes["batch"] * sizes["out_h"]
+        line, edge = rows * (sizes["out_w"] + 0.3) + 3, 0.0
+    else:
+        back = mode.startswith("input_grad")
+        given, lines = (outputs, inputs) if back else (inputs, outputs)
+        height, width = (sizes[f"{'in' if back else 'out'}_{d}"] for d in "hw")
+        step = sizes["stride_w"] if back else 1
+        across = -(-width // (HELD * step))
+        units, phases = sizes["batch"] * groups * height * across * step, step
+        phases *= sizes["stride_h"] if back else 1
+        line = taps * (given + 0.5) + 3 * phases
+        # taps that only some of four pixels meet are laid out, and multiplied one by one
+        some = min(sizes["kernel_w"], 2 * _padding(sizes)) / across
+        edge = some * (sizes["kernel_h"] * given * 1.4 + 3 * lines + 25)
+    whole, left = divmod(units, cores)
+    last = 1 / max(1, cores // left) if left else 0.0  # of the lines of a unit, at least
+    busy = (5 * lines + 4 * -(-lines // BLOCKS[0])) / 6
+    busiest = (whole + last) * busy * line / phases + (whole + (left > 0)) * (edge + 70)
+    return int(HELD * cores * busiest)
+
+
+def _padding(sizes: Mapping[str, Any]) -> float:
+    """Taps of a row that are outside of the map at an end, as a mean of both ends."""
+    reach = (sizes["kernel_w"] - 1) * sizes["dilation_w"]
+    beyond = (sizes["out_w"] - 1) * sizes["stride_w"] + reach + 1 - sizes["in_w"]
+    return float(max(0, beyond) / (2 * sizes["dilation_w"]))
