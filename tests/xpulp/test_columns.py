@@ -17,11 +17,10 @@ from tests.xpulp.conv_jobs import Layer, drawn, run
 USED = [
     kernel
     for kernel in kernels.kernels()
-    if kernel.family == "conv2d" and kernels.variant_of(kernel).generator in ("columns", "strided")
+    if kernel.family == "conv2d" and kernels.variant_of(kernel).generator == "columns"
 ]
 SHAPES = 1008
 CORES, MOST_SCRATCH = 16, 40_000
-HARD = ("columns_dma", "strided")
 
 
 def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Iterator[Layer]:
@@ -35,7 +34,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
 
     while True:
         groups = pick(1, 1, 1, 2, 3)
-        of_group, made = pick(1, 2, 3, 4, 5, 8), pick(1, 2, 3, 4, 5, 7, 9, 13, 16)
+        of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4, 5, 7, 9, 13, 16)
         if mode.startswith("input_grad"):
             of_group, made = made, of_group
         size, window = pair(*range(1, 8), 9, 12), pair(1, 2, 3, 4, 5)
@@ -44,21 +43,13 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         if layer is None:
             continue
         names = {**layer.sizes, **dict(variant.params), "cores": CORES}
-        if variant.name in HARD and not kernels.evaluate(variant.needs, layer.sizes):
-            continue  # others are tried also where there is something quicker
-        if kernels.evaluate(variant.scratch, names) < MOST_SCRATCH:
+        if kernels.evaluate(variant.scratch, names) < MOST_SCRATCH:  # also where others are quicker
             yield layer
 
 
 @pytest.mark.parametrize("step", ["forward", "input_grad", "weight_grad"])
 def test_a_thousand_shapes(step: str, tmp_path: Path) -> None:
     used = [k for k in USED if k.variant == "columns_part" and k.mode.startswith(step)]
-    assert len(run(layers, used, SHAPES, 8, 1, tmp_path)) == len(used)
-
-
-@pytest.mark.parametrize("step", ["forward", "input_grad", "weight_grad"])
-def test_fetched_from_far_away(step: str, tmp_path: Path) -> None:
-    used = [k for k in USED if k.variant == "columns_dma" and k.mode.startswith(step)]
     assert len(run(layers, used, SHAPES, 8, 1, tmp_path)) == len(used)
 
 

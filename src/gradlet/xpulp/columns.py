@@ -29,8 +29,6 @@ TYPES = {
 """Of the words in C; all others are int."""
 SIDE_BY_SIDE = ("input_grad_hwc", "weight_grad_hwc")
 """Where the streamed values of one k lie side by side."""
-APART = ("forward_hwc", "input_grad_hwc", "weight_grad")
-"""Where the DMA lays the four lanes of a quad one behind the other, as they are in the far map."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,10 @@ class Lines(Operand):
 @dataclass(frozen=True)
 class Convolution(Product):
     pieces: bool = False
-    apart: bool = False  # the lanes of a quad
 
     def operand(self, name: str, lines: int) -> Operand:
         if name == "h":
-            return Operand(name, lines, True, "n4") if self.apart else Quad(name, lines, False, "")
+            return Quad(name, lines, False, "")
         if self.mode in SIDE_BY_SIDE:
             return Operand(name, lines, False, "m4")
         return Lines(name, lines, True, "k4")
@@ -143,8 +140,6 @@ class SumsInMemory(Block):
         self.word("sw", place, "piece")
         asm.beq_imm(distance, -1, to=done)
         asm("add", self.regs["p_s"], self.regs["p_s"], distance)
-        for _ in range(HELD - 1 if self.fixed.inside else 0):  # behind the last lane
-            asm("add", self.regs["p_h"], self.regs["p_h"], self.regs[self.fixed.step])
         asm.iterations(0, count)
         asm.branch("j", to=self.start)
         asm.label(done)
@@ -154,7 +149,7 @@ class SumsInMemory(Block):
 
 class OnePanel(Panel):
     def __init__(self, asm: Asm, product: Convolution) -> None:
-        super().__init__(asm, product, HELD, BLOCKS[1:] if product.apart else BLOCKS)
+        super().__init__(asm, product, HELD, BLOCKS)
         self.convolution = product
 
     def block(self, lines: int, *, biased: bool = True) -> Block:
@@ -180,14 +175,12 @@ class OnePanel(Panel):
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
     step = mode.removesuffix("_hwc")
-    apart = mode in APART and bool(params.get("dma"))
-    product = Convolution(mode, "", "b", biased=False, pieces=step != "weight_grad", apart=apart)
+    product = Convolution(mode, "", "b", biased=False, pieces=step != "weight_grad")
     return {
         "step": step,
         "last": mode.endswith("_hwc"),
         "pieces": product.pieces,
         "side_by_side": mode in SIDE_BY_SIDE,
-        "apart": apart,
         "struct": _struct(),
         "panel_function": OnePanel(Asm("panel"), product).function(),
     }
