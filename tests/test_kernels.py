@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gradlet import compiler, kernels
 from gradlet.graph import Array, Site
 from gradlet.kernels import Kernel
 from gradlet.ops import OPS
-from gradlet.ops.base import Size
+from gradlet.ops.base import Size, ints
 from gradlet.ops.optimizer import Update, update_op
 from gradlet.ops.tiling import boxes
 from gradlet.reference import _spread, run_reference
@@ -65,6 +66,11 @@ def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
         for job in found["unary", "relu"]
         for zero in [job.expected[0] * 0]
     ]
+    found["unary", "add_relu"] = [_of_sum(job) for job in found["unary", "relu"]]
+    found["unary", "add_relu_grad"] = [_of_sum(job) for job in found["unary", "relu_grad"]]
+    found["channel_sum", "sum"] = [
+        _of_channels(job) for job in found["reduce", "sum"] if _kept(job)
+    ]
     vectors = [job for job in found["gemm", "nn"] if _is_vector(job)]
     found["back", "sgd"] = [_back(job) for job in vectors]
     found["back", "relu_sgd"] = [_back(job, relu=True) for job in vectors]
@@ -96,6 +102,39 @@ def _back(job: Job, *, relu: bool = False) -> Job:
         tolerance=(*job.tolerance, 2.0**-22 * size),
         sizes=tuple((name, sizes[name]) for name in ("n", "k")),
         before=(None, w),
+    )
+
+
+def _kept(job: Job) -> list[int]:
+    """The only dimension that a sum keeps, if it is only one."""
+    summed = ints(job.site.attrs, "axes")
+    kept = [dim for dim in range(job.inputs[0].ndim) if dim not in summed]
+    return kept if len(kept) == 1 else []
+
+
+def _of_channels(job: Job) -> Job:
+    (kept,), shape = _kept(job), job.inputs[0].shape
+    sizes = {"outer": shape[:kept], "channels": shape[kept : kept + 1], "inner": shape[kept + 1 :]}
+    return replace(
+        job,
+        label=f"channels: {job.label}",
+        sizes=tuple((name, prod(extents)) for name, extents in sizes.items()),
+    )
+
+
+def _of_sum(job: Job) -> Job:
+    """The same of the sum of two operands in place of the first."""
+    first, *others = job.inputs
+    second = np.random.default_rng(first.size).standard_normal(first.shape).astype(np.float32)
+    total = first.astype(np.float64) + second
+    expected = OPS[job.site.node.op].reference({}, total, *others)
+    rounded = 2.0**-24 * np.abs(total)  # one addition
+    return replace(
+        job,
+        label=f"sum: {job.label}",
+        inputs=(first, second, *others),
+        expected=expected,
+        tolerance=(rounded,),
     )
 
 

@@ -160,9 +160,10 @@ def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, A
     plan = project.plan
     nodes = {node.name: node for node in plan.graph.nodes}
     fused = {
-        nodes[call.nodes[-1]].inputs[0]: nodes[call.nodes[-2]].outputs[0]
+        nodes[update].inputs[0]: nodes[gradient].outputs[0]
         for call in plan.calls
         if call.updates
+        for gradient, update in (call.nodes[-2:], *([call.rider.nodes] if call.rider else []))
     }
     if not fused:
         return {}
@@ -204,7 +205,7 @@ def _first_step(
 def _program_order(project: Project) -> list[str]:
     """One output of each node, views after what they show."""
     graph = project.plan.graph
-    made = [name for call in project.plan.calls for name in call.nodes]
+    made = [name for call in project.plan.calls for name in call.all_nodes]
     position = {name: index for index, name in enumerate(made)}
     producer = graph.producer()
     for node in graph.nodes:
@@ -296,7 +297,8 @@ def _save_failure(
         path.unlink(missing_ok=True)
         return ""
     graph = project.plan.graph
-    together = next((c.nodes for c in project.plan.calls if wrong.node in c.nodes), (wrong.node,))
+    calls = project.plan.calls
+    together = next((c.all_nodes for c in calls if wrong.node in c.all_nodes), (wrong.node,))
     nodes = [node for node in graph.nodes if node.name in together]
     first = {name: value[0] for name, value in graph.samples.items()}
     known = {**graph.data, **first, **computed}

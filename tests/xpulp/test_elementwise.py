@@ -76,7 +76,7 @@ def jobs(
             sizes, shapes, result = broadcast(generator, size)
         else:
             size = number + 1
-            sizes, shapes, result = {"count": size}, [(size,), (size,)], (size,)
+            sizes, shapes, result = {"count": size}, [(size,)] * 3, (size,)
         _, formal = kernels.operands(kernel)
         settings = [operand for operand in formal if operand.dtype == "f32"]
         inputs = [random(generator, shape) for shape in shapes[: len(formal) - len(settings)]]
@@ -106,6 +106,10 @@ def expected(kernel: Kernel, inputs: list[Array]) -> Any:
     (second, *_) = others
     if kernel.mode == "relu_grad":
         return np.where(second > 0, first, np.float32(0))
+    if kernel.mode in ("add_relu", "add_relu_grad"):
+        total = first + second
+        off = total <= 0 if kernel.mode == "add_relu" else ~(others[1] > 0)
+        return np.where(off, np.float32(0), total)
     if kernel.mode == "sgd":
         return first - HYPER[0] * (second + HYPER[1] * first)
     made: Array = BINARY[kernel.mode](first, second)

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
 from gradlet.emit.tiles import Link, chained, tiled_call
 from gradlet.errors import GradletError
+from gradlet.ops.base import Size
 from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
 from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
@@ -167,7 +168,7 @@ def _manifest(plan: Plan, files: Mapping[str, str]) -> str:
     nodes = [
         {
             "name": call.name,
-            "nodes": list(call.nodes),
+            "nodes": list(call.all_nodes),
             "op": node_op(plan, call),
             "phase": call.phase,
             "kernel": call.kernel.name,
@@ -214,7 +215,7 @@ def _tile(call: Call) -> dict[str, Any] | None:
 
 def node_op(plan: Plan, call: Call) -> str:
     ops = {node.name: node.op for node in plan.graph.nodes}
-    return "+".join(ops[name] for name in call.nodes)
+    return "+".join(ops[name] for name in call.all_nodes)
 
 
 def parameter_count(plan: Plan) -> int:
@@ -318,7 +319,8 @@ def _call(
 ) -> dict[str, Any]:
     operands = [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
     behind = len(call.follow.operands) - 2 if call.follow else 0  # operands of what follows alone
-    arguments = ["me", *operands[: len(operands) - behind]]
+    made, first = call.rider.made if call.rider else len(call.outputs), len(call.outputs)
+    arguments = ["me", *operands[:made], *operands[first : len(operands) - behind]]
     scratch = ""
     if call.scratch:
         place = plan.buffer_of()[call.scratch]
@@ -337,10 +339,17 @@ def _call(
         "sizes": size_text(call.sizes),
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
         "link": chain.get(index),
-        "follow": _follow(plan, call, operands) if call.behind and not call.tiling else None,
+        "follow": _also(plan, call.behind.kernel, call.behind.sizes, call.behind.operands, operands)
+        if call.behind and not call.tiling
+        else None,
+        "rider": _also(
+            plan, call.rider.kernel, call.rider.sizes, call.rider.operands(call), operands
+        )
+        if call.rider and not call.tiling
+        else None,
         "sizes_type": kernels.sizes_type(call.kernel.family, plan.prefix),
         "comment": comment(
-            f"{' and '.join(call.nodes)}: {node_op(plan, call)}"
+            f"{' and '.join(call.all_nodes)}: {node_op(plan, call)}"
             + (f" of {module}" if module else "")
         ),
     }
@@ -381,14 +390,19 @@ def _golden_view(
     }
 
 
-def _follow(plan: Plan, call: Call, operands: list[str]) -> dict[str, str]:
-    follow = call.follow
-    assert follow is not None
+def _also(
+    plan: Plan,
+    kernel: kernels.Kernel,
+    sizes: Mapping[str, Size],
+    positions: Sequence[int],
+    operands: Sequence[str],
+) -> dict[str, str]:
+    """A further kernel of a call, over some of its operands."""
     return {
-        "symbol": follow.kernel.symbol(plan.prefix),
-        "arguments": ", ".join(["me", *(operands[position] for position in follow.operands)]),
-        "sizes": size_text(follow.sizes),
-        "sizes_type": kernels.sizes_type(follow.kernel.family, plan.prefix),
+        "symbol": kernel.symbol(plan.prefix),
+        "arguments": ", ".join(["me", *(operands[position] for position in positions)]),
+        "sizes": size_text(sizes),
+        "sizes_type": kernels.sizes_type(kernel.family, plan.prefix),
     }
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gradlet import kernels
 from gradlet.emit.names import size_text
+from gradlet.ops.base import Size
 from gradlet.plan.model import Call, Plan
 from gradlet.plan.parts import followers
-from gradlet.plan.table import BOX_WORDS, HOP_WORDS, STEP_WORDS, Table, table_of
+from gradlet.plan.table import BOX_WORDS, HOP_WORDS, STEP_WORDS, Table, all_sizes, table_of
 from gradlet.plan.tiling import Lines
 
 WORD = 4
@@ -48,7 +49,7 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
     """What the template prints of a tiled call."""
     tiling = call.tiling
     assert tiling is not None
-    table = table_of(tiling)
+    table, riding = table_of(tiling), tiling.riding
     frame = {row.position: place for place, row in enumerate(table.rows)}
 
     def argument(position: int, *, once: bool = True) -> str:
@@ -57,18 +58,15 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
             return "0"
         return f"f->t[{frame[position]}]" if position in frame else f"T_{names[window.tensor]}"
 
-    functions = [_function(plan, call, "first", call.kernel, scratch, argument)]
-    if tiling.more:
-        functions.append(_function(plan, call, "more", tiling.more, scratch, argument))
-    if tiling.finish:
-        functions.append(_finish(plan, call, argument))
+    own, behind = (list(zip(*filter(None, both), strict=True)) for both in all_sizes(tiling))
     return {
-        "functions": functions,
+        "functions": list(_functions(plan, call, scratch, argument)),
         "tiles": tiling.count,
         "axes": len(tiling.axes),
         "reductions": sum(not axis.reduction for axis in tiling.axes),
         "ahead": int(tiling.ahead),
         "repeat": call.repeat,
+        "idle": sum(1 << number for number in riding.idle) if riding else 0,
         "count": [axis.count for axis in tiling.axes],
         "size_steps": len(table.steps) - table.size_steps,
         "first_step": WORD * STEP_WORDS * table.size_steps,
@@ -76,12 +74,19 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
         "steps": [f"{axis}, AT(hops) + {WORD * HOP_WORDS * hop}" for axis, hop in table.steps],
         "hops": [f"{far}, {box}" for far, box in table.hops],
         "boxes": [_box(box) for box in table.boxes],
-        "all_sizes": [size_text(sizes) for sizes in tiling.sizes],
-        "finish_sizes": [size_text(sizes) for sizes in tiling.finish_sizes],
-        "finish_type": kernels.sizes_type(tiling.finish.family, plan.prefix)
-        if tiling.finish
-        else "",
+        "all_sizes": [_initial(sizes) for sizes in own],
+        "finish_sizes": [_initial(sizes) for sizes in behind],
+        "sizes_types": _types(plan, call.kernel, riding.kernel if riding else None),
+        "finish_types": _types(plan, tiling.finish, riding.finish if riding else None),
     }
+
+
+def _initial(sizes: Sequence[Mapping[str, Size]]) -> str:
+    return ", ".join(f"{{{size_text(part)}}}" for part in sizes)
+
+
+def _types(plan: Plan, *used: kernels.Kernel | None) -> list[str]:
+    return [kernels.sizes_type(kernel.family, plan.prefix) for kernel in used if kernel]
 
 
 def _box(box: Lines) -> str:
@@ -105,30 +110,58 @@ def _windows(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str
         yield f"{far}, {{{near or 0}}}, {flags}, {numbers}"
 
 
-def _function(
-    plan: Plan, call: Call, role: str, kernel: kernels.Kernel, scratch: str, argument: Any
+def _functions(plan: Plan, call: Call, scratch: str, argument: Any) -> Iterator[dict[str, Any]]:
+    """One for each role that the table knows, with the kernels that it runs."""
+    tiling = call.tiling
+    assert tiling is not None
+    riding = tiling.riding
+    roles = [
+        ("first", call.kernel, riding.kernel if riding else None),
+        ("more", tiling.more, riding.more if riding else None),
+    ]
+    for role, kernel, rider in roles:
+        if kernel is None:
+            continue
+        used = [_own(plan, call, kernel, scratch, argument, first=role == "first")]
+        if riding and rider:
+            used.append(_beside(plan, kernel, rider, "f->sizes", map(argument, riding.operands)))
+        yield {"role": role, "kernels": used}
+    if tiling.finish is None:
+        return
+    used = [_over(plan, tiling.finish, map(argument, tiling.finish_operands), "f->finish_sizes")]
+    if riding and riding.finish:
+        operands = map(argument, riding.finish_operands)
+        used.append(_beside(plan, tiling.finish, riding.finish, "f->finish_sizes", operands))
+    yield {"role": "finish", "kernels": used}
+
+
+def _over(
+    plan: Plan, kernel: kernels.Kernel, operands: Iterable[str], sizes: str
+) -> dict[str, str]:
+    arguments = ", ".join(["me", *operands, sizes])
+    return {"symbol": kernel.symbol(plan.prefix), "arguments": arguments}
+
+
+def _beside(
+    plan: Plan, kernel: kernels.Kernel, rider: kernels.Kernel, sizes: str, operands: Iterable[str]
+) -> dict[str, str]:
+    """A rider; its sizes are right behind those of the kernel that carries it."""
+    carrier = kernels.sizes_type(kernel.family, plan.prefix)
+    return _over(plan, rider, operands, f"(const void *)((const {carrier} *){sizes} + 1)")
+
+
+def _own(
+    plan: Plan, call: Call, kernel: kernels.Kernel, scratch: str, argument: Any, *, first: bool
 ) -> dict[str, str]:
     """The kernel over the operands of a frame."""
     tiling = call.tiling
     assert tiling is not None
     made, taken = map(len, kernels.operands(kernel))
-    first = len(call.outputs)
+    inputs = len(call.outputs)
     results = [tiling.made_in] if tiling.made_in else list(range(made))
-    positions = [*results, *range(first, first + taken)]
-    arguments = ["me", *(argument(p, once=role == "first") for p in positions)]
+    operands = [argument(p, once=first) for p in (*results, *range(inputs, inputs + taken))]
     if scratch and kernels.variant_of(kernel).scratch:
-        arguments.append(scratch)
+        operands.append(scratch)
     if kernels.catalogue()[kernel.family].stepped:
-        arguments.append("step")
-    arguments.append("f->sizes")
-    return {"role": role, "symbol": kernel.symbol(plan.prefix), "arguments": ", ".join(arguments)}
-
-
-def _finish(plan: Plan, call: Call, argument: Any) -> dict[str, str]:
-    """What comes behind, on the result where it is."""
-    tiling = call.tiling
-    assert tiling is not None
-    assert tiling.finish is not None
-    operands = map(argument, tiling.finish_operands)
-    arguments = ", ".join(["me", *operands, "f->finish_sizes"])
-    return {"role": "finish", "symbol": tiling.finish.symbol(plan.prefix), "arguments": arguments}
+        operands.append("step")
+    return _over(plan, kernel, operands, "f->sizes")

@@ -164,6 +164,8 @@ class Sanitizer:
     def next_kernel(self, entry: Entry) -> None:
         """A kernel is entered once more, or for another tile: only its boxes are open now."""
         self.kernel = entry.kernel
+        if entry.beside:
+            return  # other cores may still be in the kernel before, whose operands are open
         if not entry.views:
             self.new_phase()
             return
@@ -172,7 +174,8 @@ class Sanitizer:
         self._close()
         self.new_phase()
         fresh = entry.first and entry.kernel == self.call.kernel
-        last = self.call.tiling.made_in or -1
+        tiling = self.call.tiling
+        sums = {tiling.made_in, tiling.riding.made_in if tiling.riding else 0} - {0}
         inputs: list[tuple[Span, View]] = []
         outputs: list[tuple[Span, View]] = []
         for position, view in enumerate(entry.views):
@@ -180,7 +183,7 @@ class Sanitizer:
                 continue
             if view.window.once and entry.kernel != self.call.kernel:
                 continue
-            written = position < len(self.call.outputs) or position == last
+            written = position < len(self.call.outputs) or position in sums
             (outputs if written else inputs).append((self._box(view), view))
         scratch = [self.span(self.call.scratch)] if self.call.scratch else []
         self.granted = [*(s for s, _ in outputs), *scratch, *(s for s, _ in inputs), *self.loss]

@@ -18,9 +18,11 @@ from gradlet.plan.check import check_plan
 from gradlet.plan.levels import assign_levels, far_storages, near_forever
 from gradlet.plan.loss import FAMILY as LOSS
 from gradlet.plan.loss import STEPS, loss_kernels
-from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan
-from gradlet.plan.order import Unit, ordered_units
+from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan, Rider
+from gradlet.plan.order import Unit, following, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
+from gradlet.plan.ride import FAMILY as CHANNEL_SUM
+from gradlet.plan.ride import SUM, ride_of
 from gradlet.plan.tiler import Choice, Context, Tiler, Wish
 from gradlet.target import Memory, Target
 
@@ -270,28 +272,48 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         inputs += last.inputs[2:3]  # hyper; the states are among the outputs, in place
     follow = None
     if len(unit.nodes) > 1 and not unit.updates:
-        others = tuple(name for name in last.inputs if name != first.outputs[0])
         follow = _follow(graph, target, unit, 1 + len(inputs), options)
-        inputs += others
+        inputs += unit.others
     scratch = scratch_elements(kernel, lowering.sizes, target.cores)
+    outputs = last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs))
+    rider = None
+    if unit.rider:
+        rider = _rider(graph, target, unit, len(outputs), options)
+        outputs += unit.rider[-1].outputs
     return Call(
         tuple(node.name for node in unit.nodes),
         unit.phase,
         kernel,
-        last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs)),
+        outputs,
         inputs,
         lowering.sizes,
         f"scratch.{last.name}" if scratch else "",
         sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
         lowering.repeat,
         follow=follow,
+        rider=rider,
     )
+
+
+def _rider(graph: Graph, target: Target, unit: Unit, made: int, options: Options) -> Rider:
+    """made: the position of its first result."""
+    node, update = unit.rider
+    site, shape = graph.site(unit.nodes[0]), graph.tensors[node.outputs[0]].shape
+    ride = ride_of(site, node.inputs[0], shape)
+    assert ride is not None, f"{node.name} cannot ride on {unit.nodes[0].name}"
+    sizes = ride.sizes(site)
+    found = candidates(CHANNEL_SUM, SUM, update.op, sizes, target.isa, "f32")
+    wanted = (options.variants or {}).get(CHANNEL_SUM)
+    kernel = next((k for k in found if k.variant == wanted), found[-1])
+    outputs = made + len(update.outputs)
+    summed = outputs + unit.nodes[0].inputs.index(node.inputs[0])
+    return Rider((node.name, update.name), kernel, sizes, made, summed)
 
 
 def _swallowed(unit: Unit, lowering: Lowering) -> bool:
     """Whether the store of the first node's kernel can do what follows."""
     epilogues = catalogue()[lowering.family].modes[lowering.mode].epilogues
-    return len(unit.nodes) > 1 and unit.nodes[-1].op in MAPS and unit.nodes[-1].op in epilogues
+    return len(unit.nodes) == 2 and unit.nodes[-1].op in MAPS and unit.nodes[-1].op in epilogues
 
 
 def _back_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
@@ -330,19 +352,20 @@ def _loss_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Ca
 
 
 def _follow(graph: Graph, target: Target, unit: Unit, behind: int, options: Options) -> Follow:
-    """The elementwise node of a unit; its other operands come at position `behind` and on."""
-    node, follower = unit.nodes
-    lowering = OPS[follower.op].lower(graph.site(follower))
+    """The elementwise nodes of a unit; their other operands come at position `behind` and on."""
+    node, *followers = unit.nodes
+    lowering = following(graph, followers)
     found = candidates(lowering.family, lowering.mode, "", lowering.sizes, target.isa, "f32")
     wanted = (options.variants or {}).get(lowering.family)
     kernel = next((k for k in found if k.variant == wanted), found[-1])
-    slots = len(OPS[follower.op].inputs)
-    operands, position = [0], behind
-    for name in follower.inputs:
-        operands.append(0 if name == node.outputs[0] else position)
-        position += name != node.outputs[0]
-    assert len(operands) == 1 + slots, f"{follower.op} has operands that are left out"
-    return Follow(kernel, lowering.sizes, tuple(operands))
+    positions = range(behind, behind + len(unit.others))
+    if len(followers) > 1:  # the result so far is the first operand, the others are in their order
+        return Follow(kernel, lowering.sizes, (0, 0, *positions))
+    remaining, inputs = iter(positions), followers[0].inputs
+    operands = (0, *(0 if name == node.outputs[0] else next(remaining) for name in inputs))
+    slots = len(OPS[followers[0].op].inputs)
+    assert len(operands) == 1 + slots, f"{followers[0].op} has operands that are left out"
+    return Follow(kernel, lowering.sizes, operands)
 
 
 def _requests(

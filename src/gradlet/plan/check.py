@@ -14,7 +14,13 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph, Node
 from gradlet.kernels import fetched, scratch_elements
-from gradlet.plan.check_ops import back_faults, loss_faults, tiling_faults
+from gradlet.plan.check_ops import (
+    back_faults,
+    follow_faults,
+    loss_faults,
+    rider_faults,
+    tiling_faults,
+)
 from gradlet.plan.check_tiles import TileReplay, early_faults
 from gradlet.plan.model import Buffer, Call, Plan
 
@@ -62,7 +68,7 @@ def _coverage(plan: Plan) -> Iterator[str]:
     """Each node that computes is in exactly one call, after what it depends on."""
     from gradlet.ops import OPS
 
-    done = [name for call in plan.calls for name in call.nodes]
+    done = [name for call in plan.calls for name in call.all_nodes]
     expected = [node.name for node in plan.graph.nodes if not OPS[node.op].view]
     if sorted(done) != sorted(expected):
         yield f"calls compute {sorted(set(done) ^ set(expected))} never or twice"
@@ -89,13 +95,21 @@ def _tilings(plan: Plan) -> Iterator[str]:
         if call.back:
             own = [nodes[name] for name in call.nodes]
             yield from (f"'{call.name}': {fault}" for fault in back_faults(plan.graph, own, call))
-        elif call.loss:
+            continue
+        if call.loss:
             own = [nodes[name] for name in call.nodes]
             yield from (f"'{call.name}': {fault}" for fault in loss_faults(plan.graph, own, call))
-        elif call.tiling and call.nodes[0] in nodes:
+            continue
+        if call.follow:
+            own = [nodes[name] for name in call.nodes]
+            yield from (f"'{call.name}': {fault}" for fault in follow_faults(own, call))
+        rider = [nodes[name] for name in call.rider.nodes] if call.rider else []
+        if (call.tiling or rider) and call.nodes[0] in nodes:
             node = nodes[call.nodes[0]]
             site = OPS[node.op].flat(plan.graph.site(node))
-            yield from (f"'{call.name}': {fault}" for fault in tiling_faults(site, call))
+            faults = [*rider_faults(plan.graph, rider, call)] if rider else []
+            faults = faults or list(tiling_faults(site, call, rider))
+            yield from (f"'{call.name}': {fault}" for fault in faults)
 
 
 class _Shadow:
@@ -159,8 +173,8 @@ def _replay(plan: Plan) -> Iterator[str]:
 def _replay_call(
     plan: Plan, shadow: _Shadow, source: dict[str, str], call: Call, nodes: dict[str, Node]
 ) -> Iterator[str]:
-    made = {name for n in call.nodes for name in nodes[n].outputs}
-    reads = [n for node in call.nodes for n in nodes[node].inputs if source[n] not in made]
+    made = {name for n in call.all_nodes for name in nodes[n].outputs}
+    reads = [n for node in call.all_nodes for n in nodes[node].inputs if source[n] not in made]
     for name in reads:
         if not shadow.holds(source[name]):
             yield f"'{call.name}' reads '{name}', but something else is there"

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, product
+from math import prod
 
 from gradlet.graph import Graph, Node, Site
 from gradlet.kernels import fetched
 from gradlet.ops import OPS
+from gradlet.ops.base import Axis, Size, Span
 from gradlet.plan.model import Call
 from gradlet.plan.tiling import Tiling
 
+RIDER = "rider"
 
-def tiling_faults(site: Site, call: Call) -> Iterator[str]:
-    """site: of the call's first node."""
+
+def tiling_faults(site: Site, call: Call, rider: Sequence[Node] = ()) -> Iterator[str]:
+    """site: of the call's first node; rider: the nodes of what rides on it."""
     tiling, site = call.tiling, OPS[site.node.op].flat(site)
     if tiling is None:
         return
-    found = [*_axes(site, tiling), *_operands(site, call, tiling), *_sums(site, call, tiling)]
+    found = [
+        *_axes(site, tiling),
+        *_operands(site, call, tiling, rider),
+        *_sums(site, call, tiling),
+    ]
     yield from found or _sizes(site, call, tiling)
+    if call.rider and not found:
+        yield from riding_faults(site, call)
+
+
+def follow_faults(nodes: Sequence[Node], call: Call) -> Iterator[str]:
+    """Of a call whose result goes through one or two elementwise nodes at once."""
+    assert call.follow is not None
+    kernel, behind = call.follow.kernel, nodes[1:]
+    inside = {node.outputs[0] for node in nodes[:-1]}
+    if any(node.outputs[0] not in after.inputs for node, after in pairwise(nodes)):
+        yield "a node does not follow the one before it"
+    if len(behind) > 1:  # what is made so far comes first
+        if (kernel.family, kernel.mode) != ("unary", "_".join(node.op for node in behind)):
+            yield f"{kernel.name} does not compute what follows"
+        read = [n for node in behind for n in node.inputs if n not in inside]
+        wanted = [*call.outputs, *call.outputs, *read]
+    else:
+        wanted = [*call.outputs, *(call.outputs[0] if n in inside else n for n in behind[0].inputs)]
+    names = (*call.outputs, *call.inputs)
+    if call.outputs != behind[-1].outputs or wanted != [names[p] for p in call.follow.operands]:
+        yield "what follows has operands of another node"
 
 
 def back_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
@@ -109,10 +138,11 @@ def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
         yield "a sum is left before it is complete: its loop is not inside"
 
 
-def _operands(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
+def _operands(site: Site, call: Call, tiling: Tiling, rider: Sequence[Node]) -> Iterator[str]:
     """Each window is on the operand of its position, and sees of it what the op says."""
     op = OPS[site.node.op]
-    names = [*call.outputs, *call.inputs, *([site.outs[0].name] if tiling.made_in else [])]
+    sums = [site.outs[0].name, *(node.outputs[0] for node in rider[:1])] if tiling.made_in else []
+    names = [*call.outputs, *call.inputs, *sums]
     seen = [window.tensor if window else "" for window in tiling.windows]
     if seen != names:
         yield f"windows are on {seen}, operands are {names}"
@@ -122,11 +152,14 @@ def _operands(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     # settings of an update are needed whole; what follows goes with the result
     more = [("" if call.updates else results[0])] * (len(call.inputs) - len(operands))
     slots = results[:1] * len(call.outputs) if call.updates else results[: len(call.outputs)]
-    slots += [*operands, *more, *(results[:1] if tiling.made_in else [])]
+    if call.rider:
+        slots[call.rider.made :] = [RIDER] * (len(call.outputs) - call.rider.made)
+    slots += [*operands, *more, *[results[0], RIDER][: len(sums)]]
     for window, slot in zip(tiling.windows, slots, strict=True):
         if window is None:
             continue
-        if sorted(map(repr, _spans(site, tiling, slot))) != sorted(map(repr, window.spans)):
+        spans = _spans(site, tiling, slot) if slot != RIDER else _rider_spans(site, call, tiling)
+        if sorted(map(repr, spans)) != sorted(map(repr, window.spans)):
             yield f"the boxes of '{window.tensor}' are not those that the op reads or writes"
         if window.once != (slot in op.adds_once):
             yield f"'{window.tensor}' is added once too often"
@@ -141,6 +174,85 @@ def _spans(site: Site, tiling: Tiling, slot: str) -> Iterator[tuple[int, object]
         for span in known[axis.name].spans if axis.name in known else ():
             if span.operand == slot:
                 yield number, span
+
+
+def _rider_spans(site: Site, call: Call, tiling: Tiling) -> Iterator[tuple[int, object]]:
+    """What rides is cut where free axes cut what it sums up."""
+    assert call.rider is not None
+    slot = OPS[site.node.op].inputs[call.rider.summed - len(call.outputs)]
+    for number, _ in _spans(site, tiling, slot):
+        if not tiling.axes[number].reduction:
+            yield number, Span(RIDER, 0)
+
+
+def rider_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
+    """Of a sum and its update that ride on a weight gradient and its own; nodes: theirs."""
+    rider = call.rider
+    assert rider is not None
+    total, update = nodes
+    carried = graph.producer()[call.outputs[0]]
+    names = (*call.outputs, *call.inputs)
+    if total.op != "sum" or update.inputs[1:2] != total.outputs or not call.updates:
+        yield "what rides on it is not a sum and its update"
+    elif update.op != carried.op or update.inputs[2] != names[-1]:
+        yield "what rides on it is updated in another way"
+    elif names[rider.summed] != total.inputs[0] or call.outputs[rider.made :] != update.outputs:
+        yield "what rides on it has operands of another node"
+    elif (rider.kernel.family, rider.kernel.mode) != ("channel_sum", "sum"):
+        yield f"{rider.kernel.name} is no sum"
+    elif (rider.kernel.epilogue, _elements(rider.sizes)) != (
+        update.op,
+        graph.tensors[total.inputs[0]].elements,
+    ):
+        yield f"{rider.kernel.name} does not compute what rides on it"
+
+
+def riding_faults(site: Site, call: Call) -> Iterator[str]:
+    """What rides on tiles sums up every part of its operand, and that once."""
+    op, tiling, rider = OPS[site.node.op], call.tiling, call.rider
+    assert tiling is not None
+    assert rider is not None
+    riding = tiling.riding
+    if riding is None:
+        yield "what rides on the tiles is left out"
+        return
+    slot = op.inputs[rider.summed - len(call.outputs)]
+    summed = bool(tiling.more)
+    ends = (
+        riding.kernel.epilogue,
+        riding.more.epilogue if riding.more else "",
+        bool(riding.finish),
+    )
+    if ends != (("", "sum", True) if summed else (rider.kernel.epilogue, "", False)):
+        yield "what rides on the tiles is not summed as they are"
+    axes = {axis.name: axis for axis in op.axes(site)}
+    for index in _samples(tiling):
+        ranges = {
+            axis.name: (at * axis.tile, min((at + 1) * axis.tile, axis.size))
+            for axis, at in zip(tiling.axes, index, strict=True)
+        }
+        tile = op.operand((op.tile(site, ranges) if ranges else site) or site, slot)
+        assert tile is not None
+        again = any(
+            begin > 0 and not axes[name].reduction and slot not in _seen(axes[name])
+            for name, (begin, _) in ranges.items()
+        )
+        sizes = riding.sizes[tiling.kind(index)]
+        if riding.rests(index) != again or _elements(sizes) != tile.elements:
+            yield f"what rides on tile {index} does not sum up what that sees"
+            return
+        if summed and riding.finish_sizes[tiling.kind(index)] != {"count": sizes["channels"]}:
+            yield f"what rides on tile {index} is updated in part"
+            return
+
+
+def _seen(axis: Axis) -> set[str]:
+    return {span.operand for span in axis.spans}
+
+
+def _elements(sizes: Mapping[str, Size]) -> int:
+    """That a sum of channels reads."""
+    return prod(int(size) for size in sizes.values() if isinstance(size, int))
 
 
 def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:

@@ -272,15 +272,16 @@ class TileReplay(Moves):
         reductions = [n for n, axis in enumerate(self.tiling.axes) if axis.reduction]
         added = any(tile[n] for n in reductions)
         done = all(tile[n] == self.tiling.axes[n].count - 1 for n in reductions)
-        summed = self.tiling.made_in or -1
+        rides, idle = self._riding(tile)
+        sums = {self.tiling.made_in, *rides} - set(range(self.outputs))
         for position, window in enumerate(self.tiling.windows):
-            if window is None or (window.once and added):
+            if window is None or (window.once and added) or (idle and position in rides):
                 continue
             if window.near and len(boxes[position]) * WORD > window.slot_bytes:
                 yield f"a box of '{window.tensor}' is larger than its slot"
                 return
             words = self._words(position, window, boxes[position], slots[position])
-            read = position >= self.outputs and position != summed
+            read = position >= self.outputs and position not in sums
             updated = position < self.outputs and self.call.updates
             if read or updated:
                 name = window.tensor if read else self.old.get(window.tensor, "")
@@ -289,13 +290,29 @@ class TileReplay(Moves):
             elif added and not self._partial(words, window.tensor, boxes[position]):
                 yield f"tile {tuple(tile)} has nothing to add to in '{window.tensor}'"
         for position, window in enumerate(self.tiling.windows):
-            if window is None or (self.outputs <= position != summed):
+            if window is None or (position >= self.outputs and position not in sums):
                 continue
-            if summed > 0 and position != summed and not done:
+            if (sums and position not in sums and not done) or (idle and position in rides):
                 continue
             made = self.shadow.first(window.tensor) + boxes[position]
             final = made if done else made + PARTIAL
             self._put(position, window, boxes[position], slots[position], final)
+
+    def _riding(self, tile: Sequence[int]) -> tuple[set[int], bool]:
+        """The windows of what rides on the call; whether it rests: the first tiles along axes that
+        do not move what it sums up have seen it all."""
+        rider, riding = self.call.rider, self.tiling.riding
+        if rider is None or riding is None:
+            return set(), False
+        summed = self.tiling.windows[rider.summed]
+        assert summed is not None
+        still = [
+            at
+            for number, (axis, at) in enumerate(zip(self.tiling.axes, tile, strict=True))
+            if not axis.reduction and number not in summed.axes
+        ]
+        own = {*range(rider.made, self.outputs), *([riding.made_in] if riding.made_in else [])}
+        return own, any(still)
 
     def _words(self, position: int, window: Window, box: Array, slot: int) -> Array:
         return self._slot(position, slot, len(box)) if window.near else self._home(window)[box]

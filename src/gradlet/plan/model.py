@@ -65,6 +65,24 @@ class Follow:
 
 
 @dataclass(frozen=True)
+class Rider:
+    """A kernel that runs beside another one, with no barrier between: it sums up the operand at
+    position `summed` of the call, and replaces what the last of the call's outputs hold, from
+    position `made` on, as many as its update has."""
+
+    nodes: tuple[str, ...]
+    kernel: Kernel
+    sizes: Mapping[str, Size]
+    made: int
+    summed: int
+
+    def operands(self, call: Call) -> tuple[int, ...]:
+        """By position: results, what is summed, the settings of the update."""
+        settings = len(call.outputs) + len(call.inputs) - 1
+        return (*range(self.made, len(call.outputs)), self.summed, settings)
+
+
+@dataclass(frozen=True)
 class Call:
     """One kernel call. `nodes` are the graph's nodes that it computes; the last gives the name.
 
@@ -84,19 +102,27 @@ class Call:
     repeat: int = 1
     tiling: Tiling | None = None
     follow: Follow | None = None
+    rider: Rider | None = None
 
     @property
     def name(self) -> str:
         return self.nodes[-1]
 
     @property
+    def all_nodes(self) -> tuple[str, ...]:
+        return (*self.nodes, *(self.rider.nodes if self.rider else ()))
+
+    @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All that it runs, the first tile's first."""
         tiling, behind = self.tiling, self.behind
+        others: tuple[Kernel | None, ...]
         if tiling:
-            others = (tiling.more, tiling.finish)
+            riding = tiling.riding.kernels if tiling.riding else ()
+            others = (tiling.more, tiling.finish, *riding)
         else:
-            others = (None, behind.kernel if behind else None)
+            rider = self.rider.kernel if self.rider else None
+            others = (None, behind.kernel if behind else None, rider)
         return (self.kernel, *(kernel for kernel in others if kernel))
 
     @property
@@ -112,7 +138,7 @@ class Call:
     @property
     def back(self) -> bool:
         """Whether it makes the gradient of the layer's input as well, from the old weights."""
-        return len(self.nodes) > 2
+        return len(self.nodes) > 2 and self.follow is None
 
     @property
     def loss(self) -> bool:
@@ -150,6 +176,7 @@ class Plan:
         Those of tiled calls are in their tables."""
         sizes = [call.sizes for call in self.calls if not call.tiling]
         sizes += [c.behind.sizes for c in self.calls if c.behind and not c.tiling]
+        sizes += [c.rider.sizes for c in self.calls if c.rider and not c.tiling]
         return 4 * sum(map(size_words, sizes))
 
     @property
@@ -300,6 +327,7 @@ def _call_from_json(value: Mapping[str, Any]) -> Call:
         value["repeat"],
         tiling_from_json(value["tiling"]) if value["tiling"] else None,
         _follow_from_json(value["follow"]) if value["follow"] else None,
+        _rider_from_json(value["rider"]) if value["rider"] else None,
     )
 
 
@@ -307,6 +335,11 @@ def _follow_from_json(value: Mapping[str, Any]) -> Follow:
     return Follow(
         Kernel(**value["kernel"]), _sizes_from_json(value["sizes"]), tuple(value["operands"])
     )
+
+
+def _rider_from_json(value: Mapping[str, Any]) -> Rider:
+    kernel, sizes = Kernel(**value["kernel"]), _sizes_from_json(value["sizes"])
+    return Rider(tuple(value["nodes"]), kernel, sizes, value["made"], value["summed"])
 
 
 def _sizes_from_json(value: Mapping[str, Any]) -> dict[str, Size]:

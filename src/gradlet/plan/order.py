@@ -1,37 +1,57 @@
 """Which nodes are computed together, and in which order.
 
 A unit is what one call computes: a node, a weight gradient with its update, both with the gradient
-of the input before them, a loss and its gradient, or a node with an elementwise one behind it,
-which works on the result where it is made. An update may only come after every reader of the old
-weight; the order is chosen for a low memory peak.
+of the input before them, a loss and its gradient, or a node with an elementwise one behind it, or
+two that one kernel does, which work on the result where it is made. The gradient of a bias rides on
+that of the weights. An update may only come after
+every reader of the old weight; the order is chosen for a low memory peak.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from gradlet.graph import Graph, Node
 from gradlet.kernels import UPDATES, catalogue
 from gradlet.ops import OPS
+from gradlet.ops.base import Lowering
 from gradlet.plan.back import ways_back
 from gradlet.plan.loss import losses
+from gradlet.plan.ride import Pair, riders
+
+JOINED = ("add_relu", "add_relu_grad")
+"""Modes of the family `unary` that do what two elementwise nodes do one behind the other."""
 
 
 @dataclass(frozen=True)
 class Unit:
+    """rider: a sum and its update, which go with the tiles of the first node."""
+
     nodes: tuple[Node, ...]
+    rider: tuple[Node, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
-        made = {name for node in self.nodes for name in node.outputs}
-        return tuple(n for node in self.nodes for n in node.inputs if n not in made)
+        made = {name for node in self.all_nodes for name in node.outputs}
+        return tuple(n for node in self.all_nodes for n in node.inputs if n not in made)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        inside = {name for node in self.nodes for name in node.inputs}
-        return tuple(n for node in self.nodes for n in node.outputs if n not in inside)
+        inside = {name for node in self.all_nodes for name in node.inputs}
+        return tuple(n for node in self.all_nodes for n in node.outputs if n not in inside)
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        return (*self.nodes, *self.rider)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What the nodes behind the first one read besides what is made before them."""
+        made = {name for node in self.nodes for name in node.outputs}
+        return tuple(n for node in self.nodes[1:] for n in node.inputs if n not in made)
 
     @property
     def phase(self) -> str:
@@ -45,7 +65,7 @@ class Unit:
     @property
     def back(self) -> bool:
         """Whether it makes the gradient of the layer's input as well."""
-        return len(self.nodes) > 2
+        return len(self.nodes) > 2 and self.updates
 
     @property
     def loss(self) -> bool:
@@ -53,13 +73,23 @@ class Unit:
         return len(self.nodes) == 2 and self.nodes[1].op == f"{self.nodes[0].op}_grad"
 
 
+def following(graph: Graph, followers: Sequence[Node]) -> Lowering:
+    """What computes elementwise nodes one behind the other."""
+    last = OPS[followers[-1].op].lower(graph.site(followers[-1]))
+    if len(followers) == 1:
+        return last
+    return Lowering("unary", "_".join(node.op for node in followers), last.sizes)
+
+
 def ordered_units(graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = ()) -> list[Unit]:
     """All units in an order that respects every dependence and keeps the peak low. whole: for cores
     with these instruction sets there are also calls that cannot be cut into tiles: layers that go
     back at once, losses with their gradients."""
-    groups = _groups(graph, whole) if fuse else {}
+    fused = _fusable(graph) if fuse else {}
+    groups = _groups(graph, fused, whole) if fuse else {}
+    riding = {name: pair for name, pair in riders(graph, fused).items() if name in groups}
     while True:
-        units = _units(graph, groups)
+        units = _units(graph, groups, riding)
         after = _dependences(graph, units)
         program = _schedule(graph, units, after, greedy=False)
         if len(program) == len(units):
@@ -68,15 +98,17 @@ def ordered_units(graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = (
         placed = {unit.nodes[0].name for unit in program}
         stuck = {unit.nodes[0].name for unit in units} - placed
         groups = {first: nodes for first, nodes in groups.items() if first not in stuck}
+        riding = {first: pair for first, pair in riding.items() if first in groups}
     greedy = _schedule(graph, units, after, greedy=True)
     return min(program, greedy, key=lambda order: peak_bytes(graph, order))
 
 
-def _groups(graph: Graph, whole: tuple[str, ...]) -> dict[str, tuple[Node, ...]]:
+def _groups(
+    graph: Graph, fused: dict[str, Node], whole: tuple[str, ...]
+) -> dict[str, tuple[Node, ...]]:
     """From the first node of a unit to the others."""
-    fused = _fusable(graph)
     groups: dict[str, tuple[Node, ...]]
-    groups = {first: (node,) for first, node in {**_followed(graph), **fused}.items()}
+    groups = {**_followed(graph), **{first: (update,) for first, update in fused.items()}}
     for first, *others in (*ways_back(graph, fused, whole), *losses(graph, whole)):
         groups[first.name] = tuple(others)
         for node in others:
@@ -108,27 +140,39 @@ def _fusable(graph: Graph) -> dict[str, Node]:
     return found
 
 
-def _followed(graph: Graph) -> dict[str, Node]:
-    """Nodes whose only reader is elementwise, and has its other operands by then."""
+def _followed(graph: Graph) -> dict[str, tuple[Node, ...]]:
+    """Nodes whose only reader is elementwise, and has its other operands by then; and where a
+    kernel does both, the only reader of that one."""
     consumers = graph.consumers()
     made = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs}
     kept = {*graph.outputs, graph.loss, *(n for pair in graph.updates for n in pair)}
-    found: dict[str, Node] = {}
+    found: dict[str, tuple[Node, ...]] = {}
     taken: set[str] = set()
-    for place, node in enumerate(graph.nodes):
-        if len(node.outputs) != 1 or node.name in taken or kept & set(node.outputs):
-            continue
+
+    def behind(node: Node, place: int) -> Node | None:
+        """place: of the node that they all follow."""
+        if len(node.outputs) != 1 or kept & set(node.outputs):
+            return None
         readers = consumers[node.outputs[0]]
         if len(readers) != 1 or readers[0].phase != node.phase or node.phase == "update":
-            continue
+            return None
         follower = readers[0]
         others = [name for name in follower.inputs if name != node.outputs[0]]
         ready = len(others) == len(follower.inputs) - 1 and all(
             made.get(name, -1) < place for name in others
         )
-        if ready and _worth_following(graph, node) and _elementwise(graph, follower, node):
-            found[node.name] = follower
-            taken.add(follower.name)
+        return follower if ready and _elementwise(graph, follower, node) else None
+
+    for place, node in enumerate(graph.nodes):
+        if node.name in taken or not _worth_following(graph, node):
+            continue
+        follower = behind(node, place)
+        if follower is None:
+            continue
+        second = behind(follower, place)
+        both = second is not None and f"{follower.op}_{second.op}" in JOINED
+        found[node.name] = (follower, second) if second and both else (follower,)
+        taken.update(node.name for node in found[node.name])
     return found
 
 
@@ -164,13 +208,18 @@ def _elementwise(graph: Graph, follower: Node, node: Node) -> bool:
     return plain and covered and op.lower(site).repeat == 1
 
 
-def _units(graph: Graph, groups: dict[str, tuple[Node, ...]]) -> list[Unit]:
+def _units(
+    graph: Graph, groups: dict[str, tuple[Node, ...]], riding: dict[str, Pair]
+) -> list[Unit]:
     swallowed = {node.name for nodes in groups.values() for node in nodes}
+    swallowed |= {node.name for pair in riding.values() for node in pair}
     units = []
     for node in graph.nodes:
+        if node.name in swallowed:
+            continue
         if node.name in groups:
-            units.append(Unit((node, *groups[node.name])))
-        elif node.name not in swallowed:
+            units.append(Unit((node, *groups[node.name]), riding.get(node.name, ())))
+        else:
             units.append(Unit((node,)))
     return units
 

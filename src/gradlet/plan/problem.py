@@ -16,14 +16,17 @@ from gradlet.kernels import (
     variant_of,
 )
 from gradlet.ops import OPS
-from gradlet.ops.base import Axis, Op, Size
+from gradlet.ops.base import Axis, Op, Size, Span
 from gradlet.plan.model import Call
 from gradlet.plan.order import Unit
 from gradlet.plan.pieces import signature
+from gradlet.plan.ride import Ride, ride_of
 from gradlet.plan.tile import Operand, Problem
 from gradlet.target import Target
 
 SUM = "sum"
+RIDER = "rider"
+"""The slot of what rides on a node, which is none of the node's own."""
 
 
 class Problems:
@@ -38,6 +41,7 @@ class Problems:
         self.storage_of, self.farthest = storage_of, farthest
         self._tileable: dict[object, tuple[bool, ...]] = {}
         self._sites: dict[str, Site] = {}
+        self._rides: dict[str, Ride | None] = {}
 
     def operands_of(
         self, unit: Unit, call: Call, near: Collection[str]
@@ -46,9 +50,8 @@ class Problems:
         first = unit.nodes[0]
         op, fused = OPS[first.op], unit.updates
         axes = self._axes(op, self.site_of(unit))
-        outputs = [
-            op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, call.outputs, fused)
-        ]
+        made = call.outputs[: call.rider.made] if call.rider else call.outputs
+        outputs = [op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, made, fused)]
         inputs = [slot.rstrip("?") for slot in op.inputs]
         found: list[Operand | None] = []
         shapes = self._shapes(unit, call)
@@ -58,7 +61,10 @@ class Problems:
                 continue
             written = position < len(call.outputs)
             place = position - len(call.outputs)
-            if written:
+            rides = call.rider is not None and call.rider.made <= position < len(call.outputs)
+            if rides:
+                slot = RIDER
+            elif written:
                 slot = outputs[position]
             elif place < len(inputs):
                 slot = inputs[place]
@@ -67,7 +73,7 @@ class Problems:
             spans = tuple(
                 (number, span)
                 for number, axis in enumerate(axes)
-                for span in axis.spans
+                for span in self._spans(unit, axis)
                 if span.operand == slot.rstrip("?")
             )
             storage = self.storage_of[name]
@@ -82,9 +88,26 @@ class Problems:
                     once=slot in op.adds_once,
                     storage=storage,
                     bandwidth=self.target.bandwidth(storage in self.farthest),
+                    rides=rides,
                 )
             )
         return found
+
+    def ride(self, unit: Unit) -> Ride | None:
+        """How the sum that rides on a unit goes with its tiles."""
+        if not unit.rider:
+            return None
+        node = unit.rider[0]
+        if node.name not in self._rides:
+            shape = self.graph.tensors[node.outputs[0]].shape
+            self._rides[node.name] = ride_of(self.site_of(unit), node.inputs[0], shape)
+        return self._rides[node.name]
+
+    def _spans(self, unit: Unit, axis: Axis) -> tuple[Span, ...]:
+        """Of all operands; what rides is cut where its summed operand is."""
+        ride = self.ride(unit)
+        own = (s for s in axis.spans if ride and (s.operand, s.dim) == (ride.slot, ride.kept))
+        return (*axis.spans, *(Span(RIDER, 0) for _ in own))
 
     def site_of(self, unit: Unit) -> Site:
         """The node that computes, in as few dimensions as it has."""

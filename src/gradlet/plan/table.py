@@ -11,8 +11,8 @@ from gradlet.ops.base import Size
 from gradlet.plan.tiling import Lines, TileAxis, Tiling, Window, lines_of
 
 WORD = 4
-HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 11, 7, 1, 2, 5
-STATE_WORDS, FRAME_WORDS = 7, 4
+HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 12, 7, 1, 2, 5
+STATE_WORDS, FRAME_WORDS = 7, 5
 """Of gl_tiling, gl_window, gl_step, gl_hop, gl_box; of a window's state, of a frame besides
 operands."""
 
@@ -74,7 +74,7 @@ def table_of(tiling: Tiling) -> Table:
         box += len(boxes)
     size_steps = len(made.steps)
     pitch, finish = (
-        WORD * size_words(sizes[0]) if sizes else 0 for sizes in (tiling.sizes, tiling.finish_sizes)
+        WORD * sum(size_words(sizes[0]) for sizes in both if sizes) for both in all_sizes(tiling)
     )
     for number, (axis, radix) in enumerate(zip(tiling.axes, radices(tiling.axes), strict=True)):
         if axis.kind_count > 1:
@@ -122,8 +122,17 @@ def table_bytes(tiling: Tiling) -> int:
     table = table_of(tiling)
     words = HEAD_WORDS + WINDOW_WORDS * len(table.rows) + BOX_WORDS * len(table.boxes)
     words += STEP_WORDS * len(table.steps) + HOP_WORDS * len(table.hops)
-    words += sum(map(size_words, (*tiling.sizes, *tiling.finish_sizes)))
+    words += sum(size_words(sizes) for both in all_sizes(tiling) for part in both for sizes in part)
     return WORD * words
+
+
+def all_sizes(tiling: Tiling) -> tuple[tuple[tuple[Mapping[str, Size], ...], ...], ...]:
+    """Of the kernels of tiles, and of what comes behind; those of a rider, if there is one, stand
+    behind the others of the same kind of tile."""
+    riding = tiling.riding
+    if riding is None:
+        return (tiling.sizes,), (tiling.finish_sizes,)
+    return (tiling.sizes, riding.sizes), (tiling.finish_sizes, riding.finish_sizes)
 
 
 def windows_of(tiling: Tiling) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from gradlet.graph import Graph, Site
+from gradlet.graph import Graph, Node, Site
 from gradlet.kernels import (
     Kernel,
     candidates,
@@ -16,7 +16,7 @@ from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Size
 from gradlet.plan.fetching import far_sizes, fetching
 from gradlet.plan.model import Call, Follow
-from gradlet.plan.order import Unit
+from gradlet.plan.order import Unit, following
 from gradlet.plan.pieces import (
     Part,
     all_kinds,
@@ -27,8 +27,9 @@ from gradlet.plan.pieces import (
     window_on,
 )
 from gradlet.plan.problem import SUM, Problems
+from gradlet.plan.ride import Ride
 from gradlet.plan.tile import Candidate, Operand, Problem, explored, judge
-from gradlet.plan.tiling import TileAxis, Tiling
+from gradlet.plan.tiling import Riding, TileAxis, Tiling
 from gradlet.target import Target
 
 MOST_KINDS = 16
@@ -134,11 +135,12 @@ class Tiler:
             for operand in operands
         )
         nodes = tuple(signature(self.graph.site(node)) for node in unit.nodes)
-        return nodes, call.kernel, seen
+        return nodes, bool(unit.rider), call.kernel, seen
 
     def _names(self, unit: Unit, call: Call) -> tuple[str, ...]:
         """Of the windows that a tiling of the call has, in their order."""
-        return (*call.outputs, *call.inputs, unit.nodes[0].outputs[0])
+        sums = (node.outputs[0] for node in (unit.nodes[0], *unit.rider[:1]))
+        return (*call.outputs, *call.inputs, *sums)
 
     def _chosen(
         self, unit: Unit, call: Call, operands: Sequence[Operand | None], room: int
@@ -274,7 +276,7 @@ class Tiler:
         variant: str = "",
     ) -> Choice | str:
         """The tiling in full, or the name of an axis that cannot be split after all."""
-        tiles = []
+        tiles, ride = [], self.problems.ride(unit)
         for number in found.order:
             axis = problem.axes[number]
             made = self._tile_axis(site, axis, found.tile[number])
@@ -293,9 +295,12 @@ class Tiler:
             return next(axis.name for axis in tiles if axis.reduction or axis is tiles[-1])
         places = {number: place for place, number in enumerate(found.order)}
         gradient = problem.gradient if summed and unit.updates else None
+        sums = [gradient] if gradient else []
+        if gradient and call.rider:
+            sums.append(_added_up(operands[call.rider.made], unit.rider[0]))
         windows = tuple(
             window_on(operand, places, tiles, problem.ahead) if operand else None
-            for operand in (*operands, *([gradient] if gradient else []))
+            for operand in (*operands, *sums)
         )
         if not all(copyable(window, tiles) for window in windows if window):
             return tiles[-1].name
@@ -307,11 +312,47 @@ class Tiler:
                 tiling,
                 finish=finish,
                 finish_sizes=finish_sizes,
-                finish_operands=follow.operands if follow else _update_operands(call),
-                made_in=len(windows) - 1 if gradient else 0,
+                finish_operands=follow.operands if follow else _own_update(call),
+                made_in=len(operands) if gradient else 0,
             )
+        if ride:
+            tiling = replace(tiling, riding=self._riding(unit, call, ride, tiling))
         scratch = max(self.problems.scratch(kernel, item) for item in sizes)
         return Choice(kernel, tiling, scratch, found.transfer, found.visible)
+
+    def _riding(self, unit: Unit, call: Call, ride: Ride, tiling: Tiling) -> Riding:
+        """The kernels of what rides on the tiles, and their sizes."""
+        rider, site = call.rider, self.problems.site_of(unit)
+        assert rider is not None
+        op, update = OPS[site.node.op], unit.rider[1]
+        sizes = []
+        for index in all_kinds(tiling.axes):
+            ranges = {a.name: a.range(at) for a, at in zip(tiling.axes, index, strict=True)}
+            tile = op.tile(site, ranges) if ranges else site
+            assert tile is not None
+            sizes.append(ride.sizes(tile))
+        idle = tuple(n for n, axis in enumerate(tiling.axes) if axis.name in ride.idle)
+        if not tiling.made_in:
+            kernel = self._common(rider.kernel, rider.kernel.epilogue, sizes)
+            assert kernel is not None
+            return Riding(kernel, rider.operands(call), tuple(sizes), idle=idle)
+        finish_sizes = [{"count": item["channels"]} for item in sizes]
+        made_in = tiling.made_in + 1
+        kernel, more = (self._common(rider.kernel, end, sizes) for end in ("", SUM))
+        lowering = OPS[update.op].lower(self.graph.site(update))
+        like = Kernel(lowering.family, lowering.mode, "", "", "f32")
+        assert kernel is not None
+        return Riding(
+            kernel,
+            (made_in, rider.summed),
+            tuple(sizes),
+            more,
+            self._common(like, "", finish_sizes),
+            _update_operands(call, range(rider.made, len(call.outputs)), made_in),
+            tuple(finish_sizes),
+            made_in,
+            idle,
+        )
 
     def _tile_axis(self, site: Site, axis: Axis, tile: int) -> TileAxis | None:
         key = signature(site), axis.name, tile
@@ -364,26 +405,37 @@ class Tiler:
     ) -> tuple[Kernel | None, tuple[Mapping[str, Size], ...]]:
         """What comes behind a box of the result: an elementwise node, or the update of weights when
         their gradient has added up there."""
-        gradient, update = unit.nodes
-        after, whole = OPS[update.op], self.graph.site(update)
-        made = self.graph.tensors[gradient.outputs[0]].shape
-        sizes, lowering = [], after.lower(whole)
+        first, last = unit.nodes[0], unit.nodes[-1]
+        after, whole = OPS[last.op], self.graph.site(last)
+        made = self.graph.tensors[first.outputs[0]].shape
+        sizes, lowering = [], following(self.graph, unit.nodes[1:])
         for part in parts:
             shape = part.shape
             ins = tuple(replace(t, shape=shape) if t.shape == made else t for t in whole.ins)
             outs = tuple(replace(t, shape=shape) for t in whole.outs)
-            sizes.append(after.lower(Site(update, ins, outs)).sizes)
+            sizes.append(after.lower(Site(last, ins, outs)).sizes)
         like = Kernel(lowering.family, lowering.mode, "", "", "f32")
         variant = follow.kernel.variant if follow else ""
         return self._common(like, "", sizes, variant), tuple(sizes)
 
 
-def _update_operands(call: Call) -> tuple[int, ...]:
+def _added_up(result: Operand | None, node: Node) -> Operand:
+    """Where a sum over tiles that rides adds up, before it goes to this result."""
+    assert result is not None
+    near = replace(result, tensor=node.outputs[0], load=False, store=False)
+    return replace(near, windowed=True, storage="")
+
+
+def _own_update(call: Call) -> tuple[int, ...]:
+    states = range(call.rider.made if call.rider else len(call.outputs))
+    return _update_operands(call, states, len(call.outputs) + len(call.inputs))
+
+
+def _update_operands(call: Call, states: Sequence[int], gradient: int) -> tuple[int, ...]:
     """w_next[, m_next], w, g, hyper[, m]: the weights and their states in place, then the gradient
-    in the window behind all operands, then the settings, which are the last operand."""
-    states = tuple(range(len(call.outputs)))
-    behind = len(call.outputs) + len(call.inputs)
-    return (*states, states[0], behind, behind - 1, *states[1:])
+    in a window behind all operands, then the settings, which are the last operand."""
+    settings = len(call.outputs) + len(call.inputs) - 1
+    return (*states, states[0], gradient, settings, *states[1:])
 
 
 def _renamed(choice: Choice, names: Sequence[str]) -> Choice:

@@ -84,6 +84,31 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Riding:
+    """How the rider of a call goes with the tiles: kernels as those of the call, sizes by kind of
+    tile; made_in: the window where a sum over tiles adds up, or 0. operands: of the kernel of the
+    tiles, finish_operands: of the update behind the last of them. idle: numbers of the axes along
+    which only the first tiles see what is not summed up yet."""
+
+    kernel: Kernel
+    operands: tuple[int, ...]
+    sizes: tuple[Mapping[str, Size], ...]
+    more: Kernel | None = None
+    finish: Kernel | None = None
+    finish_operands: tuple[int, ...] = ()
+    finish_sizes: tuple[Mapping[str, Size], ...] = ()
+    made_in: int = 0
+    idle: tuple[int, ...] = ()
+
+    def rests(self, index: Sequence[int]) -> bool:
+        return any(index[number] for number in self.idle)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(kernel for kernel in (self.kernel, self.more, self.finish) if kernel)
+
+
+@dataclass(frozen=True)
 class Tiling:
     """Loops from the outermost to the innermost, reductions inside; windows by the position of the
     operand among the call's outputs and inputs, None for one that is left out.
@@ -104,6 +129,7 @@ class Tiling:
     finish_sizes: tuple[Mapping[str, Size], ...] = ()
     finish_operands: tuple[int, ...] = ()
     made_in: int = 0
+    riding: Riding | None = None
 
     @property
     def count(self) -> int:
@@ -193,25 +219,41 @@ def box_elements(box: Box) -> int:
 
 
 def tiling_from_json(value: Mapping[str, Any]) -> Tiling:
-    def kernel(name: str) -> Kernel | None:
-        return Kernel(**value[name]) if value[name] else None
-
-    def sizes(name: str) -> tuple[Mapping[str, Size], ...]:
-        return tuple(
-            {k: tuple(v) if isinstance(v, list) else v for k, v in item.items()}
-            for item in value[name]
-        )
-
     return Tiling(
         tuple(TileAxis(**{**axis, "kinds": tuple(axis["kinds"])}) for axis in value["axes"]),
         tuple(_window_from_json(window) if window else None for window in value["windows"]),
-        sizes("sizes"),
+        _all_sizes(value["sizes"]),
         value["ahead"],
-        kernel("more"),
-        kernel("finish"),
-        sizes("finish_sizes"),
+        _kernel_from_json(value["more"]),
+        _kernel_from_json(value["finish"]),
+        _all_sizes(value["finish_sizes"]),
         tuple(value["finish_operands"]),
         value["made_in"],
+        _riding_from_json(value["riding"]) if value["riding"] else None,
+    )
+
+
+def _riding_from_json(value: Mapping[str, Any]) -> Riding:
+    return Riding(
+        Kernel(**value["kernel"]),
+        tuple(value["operands"]),
+        _all_sizes(value["sizes"]),
+        _kernel_from_json(value["more"]),
+        _kernel_from_json(value["finish"]),
+        tuple(value["finish_operands"]),
+        _all_sizes(value["finish_sizes"]),
+        value["made_in"],
+        tuple(value["idle"]),
+    )
+
+
+def _kernel_from_json(value: Mapping[str, Any] | None) -> Kernel | None:
+    return Kernel(**value) if value else None
+
+
+def _all_sizes(value: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Size], ...]:
+    return tuple(
+        {k: tuple(v) if isinstance(v, list) else v for k, v in item.items()} for item in value
     )
 
 

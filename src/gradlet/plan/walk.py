@@ -27,6 +27,7 @@ class Entry:
     views: tuple[View | None, ...] = ()
     first: bool = True  # of the entries into a tile
     finishes: bool = False
+    beside: bool = False  # with no barrier before it
 
 
 def entries(call: Call) -> Iterator[Entry]:
@@ -35,15 +36,26 @@ def entries(call: Call) -> Iterator[Entry]:
     if tiling is None:
         for _ in range(call.repeat):
             yield Entry(call.kernel)
+        if call.rider:
+            yield Entry(call.rider.kernel, beside=True)
         if call.behind:
             yield Entry(call.behind.kernel)
         return
     for views, index in _tiles(tiling):
-        kernel = tiling.more if tiling.more and tiling.added(index) else call.kernel
+        kernel, riding = call.kernel, tiling.riding
+        if riding and riding.rests(index):
+            riding = None
+        rider = riding.kernel if riding else None
+        if tiling.added(index):
+            kernel, rider = tiling.more or kernel, (riding.more if riding else None) or rider
         for step in range(call.repeat):
             yield Entry(kernel, views, step == 0)
+        if rider:
+            yield Entry(rider, views, False, beside=True)
         if tiling.finish and tiling.finished(index):
             yield Entry(tiling.finish, views, False, True)
+            if riding and riding.finish:
+                yield Entry(riding.finish, views, False, True, beside=True)
 
 
 def _tiles(tiling: Tiling) -> Iterator[tuple[tuple[View | None, ...], tuple[int, ...]]]:

@@ -19,6 +19,7 @@ from gradlet.plan.table import (
     WINDOW_WORDS,
     WORD,
     Table,
+    all_sizes,
     table_of,
 )
 from gradlet.plan.tiling import Tiling
@@ -65,8 +66,8 @@ def table_image(
                 struct.pack("<5i", b.bytes, b.lines, b.pitch, b.planes, b.plane_pitch)
                 for b in table.boxes
             ),
-            *(_sizes(kernel, sizes) for sizes in tiling.sizes),
-            *(_sizes(tiling.finish, sizes) for sizes in tiling.finish_sizes if tiling.finish),
+            *_all_sizes(tiling, kernel)[0],
+            *_all_sizes(tiling, kernel)[1],
         ]
     )
 
@@ -79,7 +80,26 @@ class _Offsets:
         self.hops = self.steps + WORD * STEP_WORDS * len(table.steps)
         self.boxes = self.hops + WORD * HOP_WORDS * len(table.hops)
         self.sizes = self.boxes + WORD * BOX_WORDS * len(table.boxes)
-        self.finish = self.sizes + len(_sizes(kernel, tiling.sizes[0])) * len(tiling.sizes)
+        self.finish = self.sizes + sum(map(len, _all_sizes(tiling, kernel)[0]))
+
+
+def _all_sizes(tiling: Tiling, kernel: Kernel) -> tuple[list[bytes], list[bytes]]:
+    """Of tiles, and of what comes behind; those of a rider behind the others of each kind."""
+    riding = tiling.riding
+    runs = (kernel, riding.kernel if riding else None)
+    behind = (tiling.finish, riding.finish if riding else None)
+
+    def packed(
+        used: tuple[Kernel | None, Kernel | None], sizes: tuple[Sequence[Mapping[str, object]], ...]
+    ) -> list[bytes]:
+        pairs = [(k, part) for k, part in zip(used, sizes, strict=False) if k and part]
+        return [
+            b"".join(_sizes(k, part[kind]) for k, part in pairs)
+            for kind in range(len(pairs[0][1]) if pairs else 0)
+        ]
+
+    own, after = all_sizes(tiling)
+    return packed(runs, own), packed(behind, after)
 
 
 def _sizes(kernel: Kernel, sizes: Mapping[str, object]) -> bytes:
@@ -94,7 +114,7 @@ def _head(
     padding = [0] * (AXES - len(axes))
     free = sum(not axis.reduction for axis in axes)
     return struct.pack(
-        "<3Ii4B4i4H",
+        "<3Ii4B4i4HI",
         functions.first,
         functions.more,
         functions.finish,
@@ -109,6 +129,7 @@ def _head(
         at.finish,
         at.steps + WORD * STEP_WORDS * table.size_steps,
         len(table.steps) - table.size_steps,
+        sum(1 << number for number in tiling.riding.idle) if tiling.riding else 0,
     )
 
 

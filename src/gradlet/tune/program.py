@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradlet import kernels
@@ -25,22 +25,36 @@ class Function:
     kernel: Kernel
     operands: tuple[int | None, ...]
     finishes: bool = False
+    rider: Function | None = None  # runs right behind
 
     @property
     def name(self) -> str:
         places = "_".join("x" if place is None else str(place) for place in self.operands)
-        return f"{self.kernel.name}_{places}"
+        own = f"{self.kernel.name}_{places}"
+        return f"{own}_{self.rider.name}" if self.rider else own
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (self.kernel, *(self.rider.kernels if self.rider else ()))
 
     def text(self) -> str:
-        arguments = ["me", *("0" if p is None else f"f->t[{p}]" for p in self.operands)]
-        if kernels.catalogue()[self.kernel.family].stepped:
-            arguments.append("step")
-        arguments.append("f->finish_sizes" if self.finishes else "f->sizes")
+        sizes = "f->finish_sizes" if self.finishes else "f->sizes"
+        calls = [self._call(sizes)]
+        if self.rider:
+            carrier = kernels.sizes_type(self.kernel.family)
+            behind = f"(const void *)((const {carrier} *){sizes} + 1)"
+            calls.append(f"if (!f->rests) {self.rider._call(behind)}")
         return (
             f"void {self.name}(gl_core me, const gl_frame *f, int32_t step);\n"
             f"void {self.name}(gl_core me, const gl_frame *f, int32_t step)\n"
-            f"{{\n    (void)step;\n    {self.kernel.name}({', '.join(arguments)});\n}}\n"
+            f"{{\n    (void)step;\n    {' '.join(calls)}\n}}\n"
         )
+
+    def _call(self, sizes: str) -> str:
+        arguments = ["me", *("0" if p is None else f"f->t[{p}]" for p in self.operands)]
+        if kernels.catalogue()[self.kernel.family].stepped:
+            arguments.append("step")
+        return f"{self.kernel.name}({', '.join([*arguments, sizes])});"
 
 
 @dataclass(frozen=True)
@@ -73,16 +87,24 @@ def functions_of(kernel: Kernel, tiling: Tiling, outputs: int) -> Functions:
     made, taken = map(len, kernels.operands(kernel))
     results = [tiling.made_in] if tiling.made_in else list(range(made))
     positions = [*results, *range(outputs, outputs + taken)]
+    first = over(kernel, positions, first=True)
     more = over(tiling.more, positions, first=False) if tiling.more else None
     finish = None
     if tiling.finish:
         finish = Function(tiling.finish, tiling.finish_operands, finishes=True)
-    return Functions(over(kernel, positions, first=True), more, finish)
+    if riding := tiling.riding:
+        first = replace(first, rider=Function(riding.kernel, riding.operands))
+        if more and riding.more:
+            more = replace(more, rider=Function(riding.more, riding.operands))
+        if finish and riding.finish:
+            finish = replace(finish, rider=Function(riding.finish, riding.finish_operands))
+    return Functions(first, more, finish)
 
 
 def build(functions: Sequence[Function], target: Target) -> bytes:
     """The ELF that has all of these."""
-    used = sorted({function.kernel for function in functions}, key=lambda kernel: kernel.name)
+    every = {kernel for function in functions for kernel in function.kernels}
+    used = sorted(every, key=lambda kernel: kernel.name)
     with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
         folder = Path(name)
         (folder / "gl_port.h").write_text(f'#include "gl_port_{target.port}.h"\n')

@@ -19,7 +19,7 @@ from gradlet.plan import Context, Tiler, Wish
 from gradlet.plan.model import Call
 from gradlet.plan.tile import Candidate, Problem, along_one_axis, explored, grid, neighbours
 from gradlet.plan.tiler import Choice
-from gradlet.plan.tiling import Tiling, Window
+from gradlet.plan.tiling import Riding, Tiling, Window
 from gradlet.tune.measure import UNLIMITED, Job
 from gradlet.tune.program import functions_of
 
@@ -224,6 +224,9 @@ class Search:
                 finish_sizes=(follow.sizes,),
                 finish_operands=follow.operands,
             )
+        if rider := self.call.rider:
+            riding = Riding(rider.kernel, rider.operands(self.call), (rider.sizes,))
+            tiling = replace(tiling, riding=riding)
         return Choice(kernel, tiling, self.tiler.problems.scratch(kernel, self.call.sizes))
 
 

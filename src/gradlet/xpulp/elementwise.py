@@ -118,6 +118,26 @@ MAPS = {
         (("flt.s", "t", "zero", "y"), ("sub", "t", "zero", "t"), ("and", "t", "dy", "t")),
         "t",
     ),
+    "add_relu": Map(
+        ("a", "b"),
+        (
+            ("fadd.s", "a", "a", "b"),
+            ("fle.s", "b", "a", "zero"),
+            ("addi", "b", "b", -1),
+            ("and", "a", "a", "b"),
+        ),
+        "a",
+    ),
+    "add_relu_grad": Map(
+        ("a", "b", "y"),
+        (
+            ("fadd.s", "a", "a", "b"),
+            ("flt.s", "y", "zero", "y"),
+            ("sub", "y", "zero", "y"),
+            ("and", "a", "a", "y"),
+        ),
+        "a",
+    ),
     "sgd": Map(
         ("w", "g"),
         (("fmadd.s", "g", "decay", "w", "g"), ("fmadd.s", "g", "rate", "g", "w")),

@@ -29,7 +29,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
     regs.take("left", "cores", "y", *(["moment"] if epilogue == "momentum" else []), "x")
     regs.take(*(["hyper"] if epilogue in ("sgd", "momentum") else []), "sizes")
     asm.compressed(True)
-    _begin(asm, regs, out)
+    (_begin_channels if params["channels"] else _begin)(asm, regs, out)
     again = asm.label()
     _result(asm, regs)
     asm.compressed(True)
@@ -58,6 +58,34 @@ def _begin(asm: Asm, regs: Registers, out: str) -> None:
     asm.branch("blez", left, to=out)
     for name in ("lines", "width", "line_step", "step"):
         load(regs.one(name), name)
+    _spread(asm, regs, core)
+
+
+def _begin_channels(asm: Asm, regs: Registers, out: str) -> None:
+    """The same from three sizes; single elements far from each other are a line as well."""
+    core = regs.named["core"] = regs.named.pop("left")
+    sizes, lines = regs["sizes"], asm.fresh()
+    left, apart, channels = regs.take("left", "apart", "line_step")
+    asm.lw(channels, sizes, 4)
+    asm("sub", left, channels, core)
+    asm.branch("blez", left, to=out)
+    asm.lw(regs.one("lines"), sizes, 0)
+    asm.lw(apart, sizes, 8)
+    step = regs.one("step")
+    asm.li(step, 1)
+    asm.mv(regs.one("width"), apart)
+    asm.bne_imm(apart, 1, to=lines)
+    asm.mv(regs["width"], regs["lines"])
+    asm.mv(step, channels)
+    asm.li(regs["lines"], 1)
+    asm.label(lines)
+    asm("mul", channels, channels, apart)
+    _spread(asm, regs, core)
+
+
+def _spread(asm: Asm, regs: Registers, core: str) -> None:
+    """From sizes to what the loops need."""
+    apart = regs["apart"]
     asm("slli", core, core, 2)
     asm.mac(regs["x"], core, apart)
     for pointer in ("y", "moment"):

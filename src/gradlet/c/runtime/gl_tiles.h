@@ -47,12 +47,14 @@ typedef struct {
     uint8_t axes, windows, reductions, ahead; /* axes: outermost first; reductions from this one on */
     int32_t count[GL_TILE_AXES];
     uint16_t sizes, finish_sizes, first_step, steps; /* offsets; steps from size to size, and their number */
+    uint32_t idle; /* bits of the axes along which only the first tile has something to do for a rider */
 } gl_tiling;
 
 /* What the kernel of a tile gets: its operands in the order of the call, and the sizes. */
 struct gl_frame {
     gl_kernel *kernel, *finish;
     const void *sizes, *finish_sizes;
+    int32_t rests; /* what rides on the call */
     void *t[GL_TILE_WINDOWS];
 };
 
@@ -160,6 +162,11 @@ static inline void gl_frame_choose(const gl_walk *walk, gl_frame *frame)
         added |= walk->index[axis];
         last &= walk->index[axis] == table->count[axis] - 1;
     }
+    int32_t rests = 0;
+    const int32_t *index = walk->index;
+    for (uint32_t idle = table->idle; idle; idle >>= 1, ++index)
+        if (idle & 1) rests |= *index;
+    frame->rests = rests;
     frame->kernel = added ? table->more : table->first;
     frame->finish = last ? table->finish : 0;
     frame->sizes = start + table->sizes + hop.far;

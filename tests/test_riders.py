@@ -1,0 +1,156 @@
+"""Gradients of biases that ride on those of the weights: when they do, and that it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gradlet
+from gradlet.api import training_graph
+from gradlet.errors import GradletError
+from gradlet.graph import Graph
+from gradlet.plan import Call, Options, Plan, check_plan, plan
+from gradlet.plan.tiler import Wish
+from gradlet.recipe import Recipe
+from gradlet.target import load as load_target
+
+
+def network() -> tuple[nn.Module, torch.Tensor]:
+    """Plain, grouped, depthwise and pointwise convolutions, and a linear layer of two samples."""
+    torch.manual_seed(0)
+    layers = [
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU()),
+        *(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.ReLU()),
+        *(nn.Conv2d(8, 12, 1), nn.ReLU()),
+        *(nn.Conv2d(12, 6, 3, stride=2, groups=3), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(6 * 3 * 3, 5)),
+    ]
+    return nn.Sequential(*layers), torch.randn(2, 3, 8, 8)
+
+
+def graph_of(**recipe: Any) -> Graph:
+    module, x = network()
+    captured = gradlet.capture(module, inputs=(x,), batch=2, name="network")
+    return training_graph(captured, Recipe(**recipe))
+
+
+def planned(graph: Graph, l1: str = "64k", **options: Any) -> Plan:
+    target = load_target("pulp-open", sizes={"L1": l1})
+    return plan(graph, target, options=Options(**options))
+
+
+def carriers(made: Plan) -> dict[str, Call]:
+    return {call.name: call for call in made.calls if call.rider}
+
+
+def test_biases_ride_on_weights() -> None:
+    found = carriers(planned(graph_of()))
+    # channels of a group are not one behind the other in a tile of groups: that bias is by itself
+    assert set(found) == {"0.weight.next", "2.weight.next", "4.weight.next", "9.weight.next"}
+    call = found["0.weight.next"]
+    assert call.all_nodes == ("d_0.weight", "0.weight.next", "d_0.bias", "0.bias.next")
+    assert call.outputs == ("0.weight.next", "0.bias.next")
+    assert call.rider
+    assert call.rider.kernel.name == "gl_f32_channel_sum_sum_sgd__chains"
+    assert Plan.loads(planned(graph_of()).dumps()).calls == planned(graph_of()).calls
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options"),
+    [
+        ({}, {"fuse": False}),
+        ({"accumulate": 2}, {}),
+        ({"optimizer": "adam"}, {}),
+        ({"update": "biases"}, {}),
+    ],
+    ids=str,
+)
+def test_others_are_by_themselves(recipe: dict[str, Any], options: dict[str, Any]) -> None:
+    assert not carriers(planned(graph_of(**recipe), **options))
+
+
+SPLITS = {
+    "by inputs": (("in_channels", 2), ("out_channels", 4)),
+    "by rows": (("out_channels", 6), ("rows", 3)),
+    "both": (("out_channels", 5), ("in_channels", 2), ("batch", 1), ("rows", 3)),
+}
+
+
+@pytest.fixture(params=SPLITS)
+def split(request: pytest.FixtureRequest) -> Plan:
+    wish = Wish(SPLITS[request.param], True, "ref")
+    made = planned(graph_of(), "24k", buffers="double", wishes={"0.weight.next": wish})
+    tiling = carriers(made)["0.weight.next"].tiling
+    assert tiling
+    assert tuple((axis.name, axis.tile) for axis in tiling.axes) == wish.split
+    return made
+
+
+def resting_never(call: Call) -> Call:
+    assert call.tiling
+    assert call.tiling.riding
+    wrong = () if call.tiling.riding.idle else (0,)
+    riding = replace(call.tiling.riding, idle=wrong)
+    return replace(call, tiling=replace(call.tiling, riding=riding))
+
+
+def other_sizes(call: Call) -> Call:
+    assert call.tiling
+    assert call.tiling.riding
+    riding = call.tiling.riding
+    sizes = tuple({**item, "inner": 1} for item in riding.sizes)
+    return replace(call, tiling=replace(call.tiling, riding=replace(riding, sizes=sizes)))
+
+
+def left_out(call: Call) -> Call:
+    assert call.tiling
+    return replace(call, tiling=replace(call.tiling, riding=None))
+
+
+def other_operand(call: Call) -> Call:
+    assert call.rider
+    return replace(call, rider=replace(call.rider, summed=call.rider.summed + 1))
+
+
+def other_update(call: Call) -> Call:
+    assert call.rider
+    kernel = replace(call.rider.kernel, epilogue="")
+    return replace(call, rider=replace(call.rider, kernel=kernel))
+
+
+@pytest.mark.parametrize(
+    "change", [resting_never, other_sizes, left_out, other_operand, other_update]
+)
+def test_the_checker_finds(split: Plan, change: Callable[[Call], Call]) -> None:
+    check_plan(split)
+    calls = tuple(change(call) if call.name == "0.weight.next" else call for call in split.calls)
+    with pytest.raises(GradletError, match="not sound"):
+        check_plan(replace(split, calls=calls))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize("l1", ["64k", "12k"])
+@pytest.mark.parametrize("layout", ["chw", "hwc"])
+def test_it_trains_as_torch_does(optimizer: str, l1: str, layout: str, tmp_path: Path) -> None:
+    module, x = network()
+    recipe = Recipe(momentum=0.9 if optimizer == "momentum" else 0.0)
+    project = gradlet.build(
+        module,
+        tmp_path / "p",
+        inputs=(x,),
+        batch=2,
+        memories={"L1": l1},
+        recipe=recipe,
+        layout=layout,
+    )
+    assert carriers(project.plan)
+    assert bool(project.plan.tilings) == (l1 == "12k")
+    verdict = gradlet.verify(project, engine="sim", steps=2)
+    assert verdict.passed
+    assert {"d_0.bias", "d_4.bias"} <= {row.name for row in verdict.tensors}
