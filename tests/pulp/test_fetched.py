@@ -15,11 +15,11 @@ from gradlet.api import training_graph
 from gradlet.engines import sim
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
-from gradlet.plan import Options, Plan, check_plan, plan
+from gradlet.plan import Options, Plan, check_plan, contexts, plan
 from gradlet.recipe import Recipe
 from gradlet.sim import SimError
 from gradlet.target import load as load_target
-from gradlet.tune import Settings, tune
+from gradlet.tune.search import Search, Settings
 from tests.pulp.support import break_kernel, device_project
 
 FETCHED = Options(buffers="double", variants={"conv2d": "columns_dma"})
@@ -62,12 +62,8 @@ def test_they_train_as_pytorch_does(layout: str, l1: str, tmp_path: Path) -> Non
 
 def test_a_transfer_that_leaves_its_map(tmp_path: Path) -> None:
     project = device_project(graph(), tmp_path / "p", options=FETCHED, L1="40k")
-    break_kernel(
-        project,
-        "*forward__columns_dma.c",
-        "4 * (int)sizeof(float), n, call->map.channel",
-        "4 * (int)sizeof(float), n + 1, call->map.channel",
-    )
+    line = "fetch(to, at, width, given, far->channel);"
+    break_kernel(project, "*forward__columns_dma.c", line, line.replace("given", "given + 1"))
     with pytest.raises(SimError) as caught:
         sim.run(project, sanitize=True)
     assert "(kernel gl_f32_conv2d_forward__columns_dma)" in str(caught.value)
@@ -91,10 +87,16 @@ def test_it_is_never_taken_where_all_data_are_near() -> None:
     assert not any(call.kernel.variant == "columns_dma" for call in roomy.calls)
 
 
-def test_the_tuner_tries_it() -> None:
-    target = load_target("pulp-open", sizes={"L1": "24k"})
-    given = plan(graph(), target, options=Options(buffers="double"))
-    found = tune(
-        given, Settings(exhaustive=True, tiles=4), only=lambda call: call.name == "3.weight.next"
-    )
-    assert {wish.variant for wish in found.measured[0]} >= {"columns_dma", "columns_part"}
+def test_the_tuner_has_it_among_its_candidates() -> None:
+    target, given = load_target("pulp-open", sizes={"L1": "24k"}), graph()
+    found = contexts(given, target, Options(buffers="double"))
+    assert found
+    tiler, known = found
+    search = Search(known["conv2d_2"].call, tiler, known["conv2d_2"], Settings(keep=200), given)
+    search.wanted()
+    wishes = [wish for wish in search.wanted() if wish.variant == "columns_dma"]
+    assert wishes
+    for wish in wishes:
+        (fetched,) = [w for w in search.jobs[wish].tiling.windows if w and w.fetched]
+        assert fetched.tensor == "conv2d_1"
+        assert not fetched.near
