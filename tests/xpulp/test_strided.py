@@ -32,7 +32,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         return pick(*values), pick(*values)
 
     while True:
-        channels = pick(1, 1, 1, 2, 3), pick(1, 3, 4, 5, 6, 8), pick(2, 3, 4, 5, 7, 9, 13)
+        channels = pick(1, 1, 1, 2, 3), pick(1, 3, 4, 5, 7, 8, 10), pick(2, 3, 4, 5, 7, 9, 13)
         if mode.startswith("input_grad"):
             channels = channels[0], channels[2], channels[1]
         size, window = (pick(*range(1, 8), 12), pick(*range(1, 10), 12, 17)), pair(1, 2, 3, 4, 5, 7)
