@@ -13,7 +13,7 @@ from gradlet import kernels
 from gradlet.graph import Array, Attrs
 from gradlet.kernels import Kernel, Variant
 from gradlet.ops import OPS
-from gradlet.ops.conv import conv_sizes
+from gradlet.ops.conv import MAP, conv_sizes
 from gradlet.ops.optimizer import update_op
 from gradlet.tolerance import MARGIN
 from gradlet.trial import Trial
@@ -133,6 +133,7 @@ class Job:
     inputs: tuple[Array | None, ...]
     value: Array
     tolerance: Array
+    sizes: dict[str, int]
 
 
 def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
@@ -164,7 +165,25 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
         reach = reach + sum(np.abs(v) for v in outputs)
         value = _updated(kernel.epilogue, outputs, value)
     tolerance = MARGIN * (terms[mode] + 5) * ROUNDOFF * reach
-    return Job(kernel, layer, outputs, inputs, value, tolerance)
+    sizes = layer.sizes
+    for number in kernels.fetched(kernel):
+        if (given := inputs[number]) is not None and generator.random() < 0.5:
+            whole, more = _larger(given, attrs, generator)
+            inputs = (*inputs[:number], whole, *inputs[number + 1 :])
+            sizes.update(more)
+    return Job(kernel, layer, outputs, inputs, value, tolerance, sizes)
+
+
+def _larger(
+    given: Array, attrs: Attrs, generator: np.random.Generator
+) -> tuple[Array, dict[str, int]]:
+    """A map that begins with this one, and its sizes."""
+    extents = [size + int(generator.integers(0, 3)) for size in given.shape[1:]]
+    whole = np.full((given.shape[0], *extents), np.nan, np.float32)
+    whole[tuple(slice(size) for size in given.shape)] = given
+    if attrs.get("layout") == "hwc":
+        extents = [extents[-1], *extents[:-1]]
+    return whole, dict(zip(MAP, extents, strict=True))
 
 
 def _updated(epilogue: str, outputs: tuple[Array, ...], value: Array) -> Array:
@@ -176,7 +195,7 @@ def _updated(epilogue: str, outputs: tuple[Array, ...], value: Array) -> Array:
 
 
 def check(job: Job, trial: Trial, twins: Twins) -> None:
-    sizes, label = job.layer.sizes, f"{job.kernel.name} {job.layer}"
+    sizes, label = job.sizes, f"{job.kernel.name} {job.layer} {job.sizes}"
     device = trial.call(job.kernel, job.outputs, job.inputs, sizes).outputs
     assert same_bits(device, twins.call(job.kernel, job.outputs, job.inputs, sizes)), label
     assert (np.abs(device[0] - job.value) <= job.tolerance).all(), label

@@ -47,6 +47,7 @@ class Operand:
     once: bool = False
     storage: str = ""
     bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
+    fetched: bool = False  # by the kernel itself, from where it lies
     rides: bool = False  # made beside the call's own result, by the first tiles of some axes alone
 
     def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
@@ -337,6 +338,8 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
         )
     ):
         return 1  # every tile would write all of it
+    if operand.fetched:
+        return 0
     box: tuple[Range, ...] = tuple((0, e) for e, _ in operand.ranges_box(tile, problem.axes))
     if operand.windowed:
         return int(lines_of(operand.shape, box, WORD) is None)

@@ -141,9 +141,8 @@ class Search:
         """All of the space, the best judged first."""
         assert self.context is not None
         most, found = max(self.settings.tiles, 4 * tiles), []
-        for ahead in self.tiler.modes:
-            problem = self.tiler.problem(self.context, ahead)
-            found += self._wishes(problem, grid(problem, self.context.room, most), ahead)
+        for problem, fetcher in self._problems():
+            found += self._wishes(problem, grid(problem, self.context.room, most), fetcher)
         return _ranked(found)
 
     @cached_property
@@ -151,28 +150,37 @@ class Search:
         """The best of each kind, then the best of the rest."""
         assert self.context is not None
         found: list[tuple[float, Wish]] = []
-        for ahead in self.tiler.modes:
-            problem, room = self.tiler.problem(self.context, ahead), self.context.room
+        for problem, fetcher in self._problems():
+            room = self.context.room
             candidates = [*explored(problem, room), *along_one_axis(problem, room)]
-            found += self._wishes(problem, candidates, ahead)
+            found += self._wishes(problem, candidates, fetcher)
         ranked = _ranked(found)
         return [*_best_of_each_kind(ranked), *ranked]
 
+    def _problems(self) -> Iterator[tuple[Problem, str]]:
+        """What there is to choose, in each buffer mode: with all kernels that see far operands
+        through windows, and with each that fetches some of them itself."""
+        assert self.context is not None
+        for fetcher in ("", *self.tiler.fetchers(self.context)):
+            for ahead in self.tiler.modes:
+                yield self.tiler.problem(self.context, ahead, fetcher), fetcher
+
     def _wishes(
-        self, problem: Problem, candidates: Iterable[Candidate], ahead: bool
+        self, problem: Problem, candidates: Iterable[Candidate], fetcher: str
     ) -> list[tuple[float, Wish]]:
-        """With every kernel; those further down the catalogue are thought to be quicker."""
-        variants = self.tiler.variants_of(self.call)
+        """With every kernel; those further down the catalogue are thought to be quicker, and those
+        that fetch operands themselves slower."""
+        variants = [fetcher] if fetcher else self.tiler.variants_of(self.call)
         if not self.settings.exhaustive:
             variants = variants[-2:]
         found = []
         for candidate in candidates:
             split = tuple((problem.axes[n].name, candidate.tile[n]) for n in candidate.order)
             for rank, variant in enumerate(reversed(variants)):
-                wish = Wish(split, ahead, variant)
+                wish = Wish(split, problem.ahead, variant)
                 self.judged[wish] = candidate.cost
                 self.tiles[wish] = candidate.tile
-                found.append((candidate.cost * (1 + rank), wish))
+                found.append((candidate.cost * (1 + rank + bool(fetcher)), wish))
         return found
 
     def _around(self, leaders: Iterable[Wish]) -> list[Wish]:
@@ -180,11 +188,10 @@ class Search:
         assert self.context is not None
         found: list[Wish] = []
         tiles = dict.fromkeys(self.tiles[wish] for wish in leaders if wish in self.tiles)
-        for ahead in self.tiler.modes:
-            problem = self.tiler.problem(self.context, ahead)
+        for problem, fetcher in self._problems():
             for tile in tiles:
                 steps = neighbours(problem, tile, self.context.room)
-                found += [wish for _, wish in self._wishes(problem, steps, ahead)]
+                found += [wish for _, wish in self._wishes(problem, steps, fetcher)]
         expected = self._expected(found)
         return sorted(expected, key=lambda wish: (expected[wish], str(wish)))
 
