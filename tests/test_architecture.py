@@ -64,7 +64,10 @@ def test_the_plan_checker_uses_nothing_of_the_planner() -> None:
         "gradlet.plan.check_tiles",
         *(f"gradlet.plan.check_tiles.{n}" for n in ("TileReplay", "early_faults")),
         "gradlet.plan.check_ops",
-        *(f"gradlet.plan.check_ops.{n}" for n in ("back_faults", "loss_faults", "tiling_faults")),
+        *(
+            f"gradlet.plan.check_ops.{kind}_faults"
+            for kind in ("back", "follow", "loss", "rider", "tiling")
+        ),
         "gradlet.plan.model",
         *(f"gradlet.plan.model.{n}" for n in ("Buffer", "Call", "Plan")),
         "gradlet.plan.tiling",

@@ -190,12 +190,13 @@ def verify(
 def tune(
     project: cli_tune.ProjectFolder = None,
     layer: cli_tune.Layer = "",
-    in_: Annotated[str, typer.Option("--in", help="Of a layer: input CxHxW.")] = "",
-    out_channels: Annotated[int, typer.Option(help="Of a layer.")] = 0,
-    kernel: Annotated[str, typer.Option(help="Of a layer: K or HxW.")] = "",
-    stride: Annotated[str, typer.Option(help="Of a layer.")] = "1",
-    pad: Annotated[str, typer.Option(help="Of a layer.")] = "0",
-    groups: Annotated[int, typer.Option(help="Of a layer.")] = 1,
+    in_: Annotated[str, typer.Option("--in", help="Of a layer: input CxHxW, or features.")] = "",
+    out: Annotated[int, typer.Option(help="Of a linear layer: features.")] = 0,
+    out_channels: Annotated[int, typer.Option(help="Of a conv2d.")] = 0,
+    kernel: Annotated[str, typer.Option(help="Of a conv2d: K or HxW.")] = "",
+    stride: Annotated[str, typer.Option(help="Of a conv2d.")] = "1",
+    pad: Annotated[str, typer.Option(help="Of a conv2d.")] = "0",
+    groups: Annotated[int, typer.Option(help="Of a conv2d; its channels: depthwise.")] = 1,
     step: Annotated[str, typer.Option(help="forward, input_grad or weight_grad of it.")] = "",
     target: Annotated[str, typer.Option(help="For a layer: a device.")] = targets.DEFAULT,
     cores: Annotated[int | None, typer.Option(help="For a layer.")] = None,
@@ -209,9 +210,9 @@ def tune(
 ) -> None:
     """Measure tiles and kernels on the simulator, and take the quickest of each node."""
     options = {"in": in_, "out-channels": out_channels, "kernel": kernel, "stride": stride}
-    options |= {"pad": pad, "groups": groups, "step": step}
+    options |= {"out": out, "pad": pad, "groups": groups, "step": step}
     device = {"target": target, "cores": cores, "l1": l1, "set": set_}
-    rounds = min(Settings.rounds, keep // 3)  # who keeps few wants few
+    rounds = min(Settings.rounds, Settings.rounds * keep // Settings.keep)  # few, if few are kept
     chosen = Settings(keep=keep, rounds=rounds, exhaustive=exhaustive)
     result = cli_tune.tune_command(project, layer, options, device, chosen, jobs, dask)
     value = result.to_json()

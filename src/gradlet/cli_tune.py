@@ -17,10 +17,12 @@ from gradlet.cli_bench import numbers
 from gradlet.cli_options import settings
 from gradlet.errors import GradletError
 from gradlet.tune import Settings
-from gradlet.tuning import LayerTuning, Tuning, tune_conv2d, tune_project
+from gradlet.tuning import Tuning, tune_project
+from gradlet.tuning_layer import LayerTuning, tune_layer
 
 SHOWN = 20
-LAYERS = ("conv2d",)
+LAYERS = {"conv2d": ("in", "out-channels", "kernel", "step"), "linear": ("in", "out", "step")}
+"""With what each of them needs."""
 
 ProjectFolder = Annotated[
     Path | None, typer.Argument(help="A project, made by build; or none, with --layer.")
@@ -29,7 +31,7 @@ Keep = Annotated[int, typer.Option("--keep", help="Candidates measured per call 
 Exhaustive = Annotated[bool, typer.Option("--exhaustive", help="Measure every candidate.")]
 Jobs = Annotated[int, typer.Option(help="Processes on this machine; 0: one per processor.")]
 Dask = Annotated[str, typer.Option(help="A Dask scheduler, tcp://HOST:PORT, instead.")]
-Layer = Annotated[str, typer.Option(help="Tune one layer instead of a project: conv2d.")]
+Layer = Annotated[str, typer.Option(help="Tune one layer instead of a project: conv2d or linear.")]
 
 
 def tune_command(
@@ -54,32 +56,35 @@ def tune_command(
     with _bar() as progress:
         if folder is not None:
             return tune_project(folder, chosen, jobs=jobs, dask=dask, progress=progress)
-        if layer not in LAYERS:
-            raise GradletError(f"--layer {layer}: there is {', '.join(LAYERS)}")
-        shape, step, attributes = _conv2d(layer_options)
+        shape, attributes = _layer(layer, layer_options)
         sizes = {**({"L1": device["l1"]} if device["l1"] else {}), **settings(device["set"] or [])}
         target = targets.load(device["target"], cores=device["cores"], sizes=sizes)
-        return tune_conv2d(
-            attributes, shape, step, target, chosen, jobs=jobs, dask=dask, progress=progress
+        step = layer_options["step"]
+        return tune_layer(
+            layer, attributes, shape, step, target, chosen, jobs=jobs, dask=dask, progress=progress
         )
 
 
-def _conv2d(options: dict[str, Any]) -> tuple[list[int], str, dict[str, Any]]:
-    missing = [name for name in ("in", "out-channels", "kernel", "step") if not options[name]]
+def _layer(layer: str, options: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """The shape of its input, and what a TOML file says of it."""
+    if layer not in LAYERS:
+        raise GradletError(f"--layer {layer}: there is {', '.join(LAYERS)}")
+    missing = [name for name in LAYERS[layer] if not options[name]]
     if missing:
-        raise GradletError(f"--layer conv2d needs {', '.join('--' + name for name in missing)}")
-    shape = numbers("--in", options["in"], (3,), 1, "CxHxW, such as 16x32x32")
-    kernel = numbers("--kernel", options["kernel"], (1, 2), 1, "K or HxW, such as 3 or 10x4")
-    stride = numbers("--stride", options["stride"], (1, 2), 1, "S or HxW, such as 2")
-    pad = numbers("--pad", options["pad"], (1, 2, 4), 0, "P or HxW, such as 1")
+        raise GradletError(f"--layer {layer} needs {', '.join('--' + name for name in missing)}")
+    for name in ("out", "out-channels", "groups"):
+        if options[name] < 0 or (name == "groups" and not options[name]):
+            raise GradletError(f"--{name} {options[name]}: it must be 1 or more")
+    if layer == "linear":
+        return numbers("--in", options["in"], (1,), 1, "N, such as 128"), {"out": options["out"]}
     attributes = {
         "out": options["out-channels"],
-        "kernel": list(kernel),
-        "stride": list(stride),
-        "padding": list(pad),
+        "kernel": list(numbers("--kernel", options["kernel"], (1, 2), 1, "K or HxW, such as 3")),
+        "stride": list(numbers("--stride", options["stride"], (1, 2), 1, "S or HxW, such as 2")),
+        "padding": list(numbers("--pad", options["pad"], (1, 2, 4), 0, "P or HxW, such as 1")),
         "groups": options["groups"],
     }
-    return list(shape), options["step"], attributes
+    return numbers("--in", options["in"], (3,), 1, "CxHxW, such as 16x32x32"), attributes
 
 
 @contextmanager

@@ -54,12 +54,16 @@ class Compiler:
 
 @cache
 def zig() -> Compiler | None:
-    """No libc is linked, so the first use is as quick as any; faults trap, as it has no runtime."""
-    if find_spec("ziglang") is None:
+    """No libc is linked, so the first use is as quick as any; faults trap, as it has no runtime.
+    The package's program is called itself: its way through Python takes as long as a small file."""
+    found = find_spec("ziglang")
+    if found is None:
         return None
+    program = Path(found.origin or "").parent / "zig"
+    start = (str(program),) if program.is_file() else (sys.executable, "-m", "ziglang")
     return Compiler(
         "ziglang",
-        (sys.executable, "-m", "ziglang", "cc"),
+        (*start, "cc"),
         ("-mcpu=native",),
         ("-fsanitize=undefined", "-fsanitize-trap=undefined"),
         ("-nostdlib",),
@@ -170,7 +174,7 @@ def linked(compiler: Compiler, options: Sequence[str], sources: Sequence[Path], 
 
 
 def key(compiler: Compiler, options: Sequence[str], source: Path, include: Sequence[Path]) -> str:
-    texts = [*options, platform.machine(), _version(compiler), *_texts(source, include)]
+    texts = [*options, platform.machine(), version(compiler), *_texts(source, include)]
     return hashlib.sha256("\0".join([source.suffix, *texts]).encode()).hexdigest()
 
 
@@ -209,7 +213,7 @@ def run_compiler(command: Sequence[str], what: Path) -> None:
 
 
 @cache
-def _version(compiler: Compiler) -> str:
+def version(compiler: Compiler) -> str:
     return _output([*compiler.command, "--version"])
 
 

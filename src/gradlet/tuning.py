@@ -6,32 +6,25 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradlet import tune as tuner
-from gradlet.api import training_graph
-from gradlet.capture import capture
 from gradlet.compiler import cache_folder
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
 from gradlet.engines.device import build_steps, program_fits
-from gradlet.errors import GradletError
-from gradlet.plan import Call, Options, Plan, plan
+from gradlet.plan import Plan
 from gradlet.sim.build import library
-from gradlet.target import Target
-from gradlet.tune import Settings, Tuned, Wish, plan_with
+from gradlet.tune import Settings, Tuned, plan_with, remembered
 from gradlet.tune.pool import Pool
+from gradlet.tune.remembered import Answer
 
 Progress = Callable[[int, int, str], None]
-STEPS = {
-    "forward": "conv2d",
-    "input_grad": "conv2d_input_grad",
-    "weight_grad": "conv2d_weight_grad",
-}
 
 
 def quiet(done: int, total: int, text: str) -> None:
@@ -40,42 +33,14 @@ def quiet(done: int, total: int, text: str) -> None:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Cycles of a whole training step before and after, and what was found."""
+    """A project as it is now, and the report: cycles of a whole training step before and after, and
+    what was found node by node."""
 
     project: Project
-    tuned: Tuned
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
+    report: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        before, after = self.before["cycles"][-1], self.after["cycles"][-1]
-        return {
-            "project": str(self.project.folder),
-            "before_cycles": before,
-            "after_cycles": after,
-            "gain": before / after,
-            "mac_per_cycle": self.after["mac_per_cycle"],
-            "transfers": self.after["transfers"],
-            "evaluations": self.tuned.evaluations,
-            "cache_hits": self.tuned.cache_hits,
-            "seconds": self.tuned.seconds,
-            "model_error": self.tuned.model_error,
-            "nodes": list(self._nodes()),
-        }
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        measured = {node.name: node for node in self.tuned.nodes}
-        return [
-            {
-                "name": new["name"],
-                "kernel": new["kernel"],
-                "tile": new["tile"],
-                "before": old["cycles"],
-                "after": new["cycles"],
-                "candidates": measured[new["name"]].candidates if new["name"] in measured else 0,
-            }
-            for old, new in zip(self.before["nodes"], self.after["nodes"], strict=True)
-        ]
+        return {"project": str(self.project.folder), **self.report}
 
 
 def tune_project(
@@ -87,22 +52,64 @@ def tune_project(
     progress: Progress = quiet,
 ) -> Tuning:
     """Tune a project and write it anew, unless nothing quicker was found."""
+    begin = time.perf_counter()
     project = project if isinstance(project, Project) else load(Path(project))
-    pool = Pool(jobs, dask)
+    settings, given = settings or Settings(), project.plan.dumps()
+    answer = remembered.recall(given, settings)
+    if answer is None:
+        answer = _search(project.plan, settings, Pool(jobs, dask), progress)
+        remembered.keep(given, settings, answer)
+    if answer.plan != given:
+        project = emit(Plan.loads(answer.plan), project.folder)
+    return Tuning(project, {**answer.report, "seconds": time.perf_counter() - begin})
+
+
+def _search(given: Plan, settings: Settings, pool: Pool, progress: Progress) -> Answer:
+    """The quickest plan that is found call by call, if it pays in the whole step."""
     try:
-        tuned = tuner.tune(project.plan, settings, pool=pool, progress=progress)
+        tuned = tuner.tune(given, settings, pool=pool, progress=progress)
     finally:
         pool.close()
     with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
         progress(0, 0, "a whole training step")
-        before = _measured(project.plan, Path(folder))
-        best, after = project.plan, before
-        for candidate, found in _wholes(project.plan, tuned, before, Path(folder)):
+        before = _measured(given, Path(folder))
+        best, after = given, before
+        for candidate, found in _wholes(given, tuned, before, Path(folder)):
             if found["cycles"][-1] < after["cycles"][-1]:
                 best, after = candidate, found
-    if best is not project.plan:
-        project = emit(best, project.folder)
-    return Tuning(project, tuned, before, after)
+    return Answer(_report(tuned, before, after), best.dumps())
+
+
+def _report(tuned: Tuned, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    old, new = before["cycles"][-1], after["cycles"][-1]
+    return {
+        "before_cycles": old,
+        "after_cycles": new,
+        "gain": old / new,
+        "mac_per_cycle": after["mac_per_cycle"],
+        "transfers": after["transfers"],
+        "evaluations": tuned.evaluations,
+        "cache_hits": tuned.cache_hits,
+        "search_seconds": tuned.seconds,
+        "model_error": tuned.model_error,
+        "nodes": list(_nodes(tuned, before, after)),
+    }
+
+
+def _nodes(
+    tuned: Tuned, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Cycles of every node in the whole step."""
+    candidates = {node.name: node.candidates for node in tuned.nodes}
+    for old, new in zip(before["nodes"], after["nodes"], strict=True):
+        yield {
+            "name": new["name"],
+            "kernel": new["kernel"],
+            "tile": new["tile"],
+            "before": old["cycles"],
+            "after": new["cycles"],
+            "candidates": candidates.get(new["name"], 0),
+        }
 
 
 def _wholes(
@@ -130,90 +137,10 @@ def _measured(plan: Plan, folder: Path) -> Mapping[str, Any]:
     key = hashlib.sha256(repr(given).encode()).hexdigest()
     known = cache_folder() / "steps" / f"{key}.json"
     if not known.exists():
-        value = run_json(project, sim.run(project, steps=2))
+        value = run_json(project, sim.run(project, steps=2, program=program))
         known.parent.mkdir(parents=True, exist_ok=True)
         fresh = known.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps(value))
         fresh.replace(known)
     found: Mapping[str, Any] = json.loads(known.read_text())
     return found
-
-
-@dataclass(frozen=True)
-class LayerTuning:
-    """One step of one layer: the candidates that were measured to their end, the quickest first."""
-
-    label: str
-    tuned: Tuned
-    ranked: tuple[tuple[Wish, int], ...]
-    macs: int
-
-    def to_json(self) -> dict[str, Any]:
-        node = self.tuned.nodes[0]
-        rows = [
-            {**asdict(wish), "cycles": cycles, "mac_per_cycle": self.macs / cycles}
-            for wish, cycles in self.ranked
-        ]
-        return {
-            "layer": self.label,
-            "candidates": node.candidates,
-            "before_cycles": node.before,
-            "after_cycles": node.after,
-            "evaluations": self.tuned.evaluations,
-            "cache_hits": self.tuned.cache_hits,
-            "seconds": self.tuned.seconds,
-            "model_error": self.tuned.model_error,
-            "best": rows[0] if rows else None,
-            "all": rows,
-        }
-
-
-def tune_conv2d(
-    layer: Mapping[str, Any],
-    shape: list[int],
-    step: str,
-    target: Target,
-    settings: Settings | None = None,
-    *,
-    jobs: int = 0,
-    dask: str = "",
-    progress: Progress = quiet,
-) -> LayerTuning:
-    """A convolution by itself, its data in the far memory: what is quickest on this device."""
-    if step not in STEPS:
-        raise GradletError(f"--step {step}: one of {', '.join(STEPS)}")
-    given = _layer_plan(layer, shape, target)
-    pool = Pool(jobs, dask)
-    try:
-        tuned = tuner.tune(
-            given,
-            settings,
-            pool=pool,
-            progress=progress,
-            options=Options(buffers="double"),
-            only=lambda call: _computes(given, call, STEPS[step]),
-        )
-    finally:
-        pool.close()
-    call = next(c for c in given.calls if c.name == tuned.nodes[0].name)
-    ranked = sorted(tuned.measured[0].items(), key=lambda item: (item[1], str(item[0])))
-    return LayerTuning(f"conv2d {step}", tuned, tuple(ranked), call.macs)
-
-
-def _computes(given: Plan, call: Call, op: str) -> bool:
-    ops = {node.name: node.op for node in given.graph.nodes}
-    own = {*call.outputs, *call.inputs} & {"layer.weight", "layer.weight.next"}
-    return ops[call.nodes[0]] == op and bool(own)
-
-
-def _layer_plan(layer: Mapping[str, Any], shape: list[int], target: Target) -> Plan:
-    """A network around the layer: one before it that is trained, so that all steps are there."""
-    lines = [f"input = {shape}", 'name = "layer"', "[training]", 'loss = "mse"']
-    lines += ["[[layer]]", 'op = "conv2d"', 'name = "before"', f"out = {shape[0]}", "kernel = 1"]
-    lines += ["[[layer]]", 'op = "conv2d"', 'name = "layer"']
-    lines += [f"{key} = {value}" for key, value in layer.items()]
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        path = Path(folder) / "layer.toml"
-        path.write_text("\n".join(lines) + "\n")
-        captured = capture(str(path))
-    return plan(training_graph(captured), target, options=Options(buffers="double"))

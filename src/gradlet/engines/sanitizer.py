@@ -152,6 +152,10 @@ class Sanitizer:
         """Transfers may fill and empty the slots of this call's windows, those of the next one that
         are filled early, and nothing else."""
         for window in filter(None, tiling.windows):
+            if window.fetched and not early:  # by the kernel, to its scratch
+                assert self.call is not None
+                self._grant_copy(self.span(window.tensor), read=True, write=False)
+                self._grant_copy(self.span(self.call.scratch), read=False, write=True)
             if not window.near or (early and not window.early):
                 continue
             if window.load or window.store:
@@ -184,7 +188,9 @@ class Sanitizer:
         inputs: list[tuple[Span, View]] = []
         outputs: list[tuple[Span, View]] = []
         for position, view in enumerate(entry.views):
-            if view is None or (view.window.once and entry.kernel != self.call.kernel):
+            if view is None or view.window.fetched:
+                continue
+            if view.window.once and entry.kernel != self.call.kernel:
                 continue
             written = position < len(self.call.outputs) or position in sums
             (outputs if written else inputs).append((self._box(view), view))

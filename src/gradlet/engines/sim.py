@@ -41,19 +41,25 @@ def run(
     samples: Mapping[str, Array] | None = None,
     sanitize: bool = False,
     max_cycles: int = DEFAULT_MAX_CYCLES,
+    program: bytes = b"",
 ) -> Run:
     """Train from the initial weights, or from `overrides`, as the host engine does.
 
     sanitize stops at the first access that the plan does not allow; cycles are the same.
+    program: what `build_steps` has built, if it is there.
     """
     require_device(project, "sim")
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        elf = build_steps(project, Path(folder) / "steps.elf").read_bytes()
+    elf = program or _built(project)
     session = Session(project.plan, elf, sanitize=sanitize, max_cycles=max_cycles)
     try:
         return _train(session, steps, samples, overrides, watch=watch, states=states)
     finally:
         session.machine.close()
+
+
+def _built(project: Project) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
+        return build_steps(project, Path(folder) / "steps.elf").read_bytes()
 
 
 def _train(

@@ -281,12 +281,15 @@ def _last_slot(window: Window, tiling: Tiling) -> int | None:
 def _gains(
     tensors: set[str], choices: Sequence[Choice], users: Sequence[int]
 ) -> Sequence[int] | None:
-    """The calls that can do without windows on these, or None if one of them needs a copy."""
+    """The calls that can do without windows on these, or None if one of them needs a copy, or
+    fetches them itself from far away."""
     for index in users:
         tiling = choices[index].tiling
         for window in tiling.windows if tiling else ():
             if window is None or window.tensor not in tensors or tiling is None:
                 continue
+            if window.fetched:
+                return None
             boxes = (window.box(tiling.ranges(at)) for at in _corners(tiling))
             if not all(dense(window.shape, box) for box in boxes):
                 return None
@@ -361,7 +364,11 @@ def _in_place(choice: Choice, tensors: set[str]) -> Choice:
     tiling = choice.tiling
     for tensor in sorted(tensors):
         tiling = tiling.used_in_place(tensor) if tiling else None
-    if tiling and tiling.count == 1 and not any(w and w.near for w in tiling.windows):
+    if (
+        tiling
+        and tiling.count == 1
+        and not any(w and (w.near or w.fetched) for w in tiling.windows)
+    ):
         return replace(choice, tiling=None)  # nothing to copy: a plain call
     return replace(choice, tiling=tiling)
 

@@ -183,12 +183,12 @@ class Plan:
     def tilings(self) -> tuple[Tiling, ...]:
         return tuple(call.tiling for call in self.calls if call.tiling)
 
-    @property
+    @cached_property
     def tables_bytes(self) -> int:
         """What the tables of tiled calls take, beside the program."""
         return sum(map(table_bytes, self.tilings))
 
-    @property
+    @cached_property
     def control_bytes(self) -> int:
         """What the running of tiles takes of the nearest memory: tables and states of two calls."""
         return control_bytes(self.tilings)

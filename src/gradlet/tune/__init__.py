@@ -6,8 +6,9 @@ Keeps the type: a plan comes in, a plan that is quicker goes out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median
 
 from gradlet.errors import GradletError
@@ -41,7 +42,8 @@ class Tuned:
     the median deviation from what was measured, after scaling by the median ratio. measured: the
     cycles of all candidates of each node that fit."""
 
-    plan: Plan
+    given: Plan
+    options: Options
     nodes: tuple[Node, ...]
     evaluations: int
     cache_hits: int
@@ -52,6 +54,11 @@ class Tuned:
     @property
     def wishes(self) -> dict[str, Wish]:
         return {node.name: node.wish for node in self.nodes if node.wish is not None}
+
+    @cached_property
+    def plan(self) -> Plan:
+        """With the quickest way that was found for each call."""
+        return plan_with(self.given, self.wishes, self.options)
 
 
 def tune(
@@ -64,7 +71,7 @@ def tune(
     options: Options | None = None,
     only: Callable[[Call], bool] = lambda call: True,
 ) -> Tuned:
-    """The plan with the quickest way that was found for each call, or for some of them."""
+    """The quickest way to run each call, or some of them."""
     begin = time.perf_counter()
     settings, options = settings or Settings(), options or Options()
     if given.target.port != "pulp":
@@ -74,19 +81,17 @@ def tune(
         )
     by_call = _searches(given, settings, options, only)
     searches = list({id(search): search for search in by_call.values()}.values())
-    measuring = _Measuring(given.target, pool or Pool(), cache or Cache(), progress)
+    measuring = _Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)
     while True:
         wanted = [(search, wish) for search in searches for wish in search.wanted()]
         if not wanted:
             break
         measuring.measure(wanted)
     nodes = tuple(_node(name, search) for name, search in by_call.items())
-    wishes = {node.name: node.wish for node in nodes if node.wish is not None}
-    result = plan_with(given, wishes, options)
-    error = model_error(searches)
-    seconds = time.perf_counter() - begin
     known = tuple({w: c for w, c in s.cycles.items() if c is not None} for s in by_call.values())
-    return Tuned(result, nodes, measuring.evaluations, measuring.hits, seconds, error, known)
+    found = (nodes, measuring.evaluations, measuring.hits)
+    seconds = time.perf_counter() - begin
+    return Tuned(given, options, *found, seconds, model_error(searches), known)
 
 
 def plan_with(given: Plan, wishes: Mapping[str, Wish], options: Options | None = None) -> Plan:
@@ -130,8 +135,16 @@ def _node(name: str, search: Search) -> Node:
 class _Measuring:
     """Looks results up, simulates what is not known, and remembers."""
 
-    def __init__(self, target: Target, pool: Pool, cache: Cache, progress: Progress) -> None:
-        self.target, self.pool, self.cache, self.progress = target, pool, cache, progress
+    def __init__(
+        self,
+        searches: Sequence[Search],
+        target: Target,
+        pool: Pool,
+        cache: Cache,
+        progress: Progress,
+    ) -> None:
+        self.searches, self.target = searches, target
+        self.pool, self.cache, self.progress = pool, cache, progress
         self.functions: set[Function] = set()
         self.compiled: set[Function] = set()
         self.elf = b""
@@ -149,7 +162,7 @@ class _Measuring:
         known = self.cache.known(limits)
         self.hits += len(known)
         for key, value in known.items():
-            _note(places[key], value)
+            _note(places[key], value, limits[key])
         missing = {key: found for key, found in places.items() if key not in known}
         if missing:
             later = sum({id(s): s.left for s, _ in wanted}.values())
@@ -167,23 +180,26 @@ class _Measuring:
         run = self.pool.run(self.elf, self.target, jobs, [limits[key] for key in keys])
         for number, cycles in run:
             self.cache.add({keys[number]: cycles})
-            _note(missing[keys[number]], cycles)
+            _note(missing[keys[number]], cycles, limits[keys[number]])
             self.evaluations += 1
             self.done += 1
             self.progress(self.done, self.total, missing[keys[number]][0][0].call.name)
 
     def _provide(self) -> None:
-        """A program with all functions asked for so far, whether their cycles are known or not:
+        """A program with all functions that may be needed, whether their cycles are known or not:
         these depend a little on where code lies, and interrupted work goes on as it began."""
+        if not self.compiled:
+            self.functions |= {f for search in self.searches for f in search.functions()}
         if self.compiled != self.functions:
             self.compiled = set(self.functions)
             self.progress(self.done, max(self.total, 1), "compiling kernels")
             self.elf = build(sorted(self.functions, key=lambda f: f.name), self.target)
 
 
-def _note(places: Iterable[tuple[Search, Wish]], cycles: int) -> None:
+def _note(places: Iterable[tuple[Search, Wish]], cycles: int, limit: int) -> None:
+    """What is slower than the limit may be known from another search, which was not so strict."""
     for search, wish in places:
-        search.cycles[wish] = cycles if cycles > 0 else None
+        search.cycles[wish] = cycles if 0 < cycles <= limit else None
 
 
 def model_error(searches: Iterable[Search]) -> float | None:

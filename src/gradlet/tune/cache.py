@@ -22,6 +22,7 @@ from gradlet.sim.build import library
 from gradlet.target import Target
 from gradlet.trial import RUNTIME
 from gradlet.tune.measure import NO_FIT, Job
+from gradlet.tune.program import PREFIX
 
 
 class Cache:
@@ -55,13 +56,13 @@ class Cache:
 
 def key_of(job: Job, target: Target) -> str:
     value = (
-        *(_source(function.kernel) for function in job.functions.all),
+        *(_source(kernel) for function in job.functions.all for kernel in function.kernels),
         *(function.operands for function in job.functions.all),
         _runtime(target.port),
         sorted(dict(target.machine).items()),
         (target.cores, target.stack, target.code, target.flags),
         _nameless(job.tiling),
-        (job.repeat, job.near, job.bytes, job.scratch),
+        (job.repeat, job.near, job.bytes, job.scratch, *job.farthest),
     )
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
@@ -76,11 +77,11 @@ def _nameless(tiling: Tiling) -> Tiling:
 
 @cache
 def _source(kernel: Kernel) -> str:
-    return hashlib.sha256(kernels.render(kernel).encode()).hexdigest()
+    return hashlib.sha256(kernels.render(kernel, PREFIX).encode()).hexdigest()
 
 
 @cache
 def _runtime(port: str) -> str:
-    names = ("gl.h", "gl_tiles.h", f"gl_port_{port}.h", f"{port}/tiles_trial.c")
+    names = ("gl.h", "gl_tiles.h", f"gl_port_{port}.h", f"gl_dma_{port}.h", f"{port}/tiles_trial.c")
     text = "".join((RUNTIME / name).read_text() for name in names)
     return hashlib.sha256(f"{text}{library().name}".encode()).hexdigest()

@@ -31,7 +31,8 @@ they are needed, so that this seems too quick rather than too slow."""
 @dataclass(frozen=True)
 class Job:
     """One candidate. near: for each operand that is used in place, whether it lies near; bytes of
-    every operand by position, of scratch last."""
+    every operand by position; farthest: the positions of those in the memory behind that of the
+    program."""
 
     kernel: Kernel
     tiling: Tiling
@@ -40,6 +41,7 @@ class Job:
     near: tuple[bool, ...]
     bytes: tuple[int, ...]
     scratch: int = 0
+    farthest: tuple[int, ...] = ()
 
 
 class TileTrial(Paused):
@@ -48,9 +50,9 @@ class TileTrial(Paused):
     def cycles(self, job: Job, limit: int) -> int:
         """Or NO_FIT, or -limit if it takes longer than that."""
         try:
-            near, far = self._memories()
-            image = self._image(job, self._places(job, near, far))
-            table, copy = far.take(len(image)), near.take(len(image))
+            near, home, farthest = self._memories()
+            image = self._image(job, self._places(job, near, home, farthest))
+            table, copy = home.take(len(image)), near.take(len(image))
         except _NoRoom:
             return NO_FIT
         self.machine.write(table, image)
@@ -86,19 +88,25 @@ class TileTrial(Paused):
             places,
         )
 
-    def _memories(self) -> tuple[_Bump, _Bump]:
-        """What the program leaves of the nearest memory and of that behind it."""
-        near_memory, home = self.target.memories[0], self.target.home
+    def _memories(self) -> tuple[_Bump, _Bump, _Bump]:
+        """What the program leaves of the nearest memory, of its own, and the farthest."""
+        near_memory, home, last = (
+            self.target.memories[0],
+            self.target.home,
+            self.target.memories[-1],
+        )
         stacks = self.target.stack * self.target.cores
         near = _Bump(self.place("gl_l1_used"), near_memory.base + near_memory.size - stacks)
         near_image = self.place("gl_l1_end") - self.place("gl_l1_start")
         program = max(self.place("gl_data_end"), self.place("gl_l1_image") + near_image)
-        return near, _Bump(max(home.base + self.target.code, program), home.base + home.size)
+        own = _Bump(max(home.base + self.target.code, program), home.base + home.size)
+        return near, own, _Bump(last.base, last.base + last.size) if last != home else own
 
-    def _places(self, job: Job, near: _Bump, far: _Bump) -> list[Place]:
+    def _places(self, job: Job, near: _Bump, home: _Bump, farthest: _Bump) -> list[Place]:
         """Operands one behind the other, in the memories where the plan has them."""
         places = []
         for position, window in enumerate(job.tiling.windows):
+            far = farthest if position in job.farthest else home
             if window is None:
                 places.append(Place())
             elif window.near:

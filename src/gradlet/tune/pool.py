@@ -1,76 +1,66 @@
-"""Where candidates are measured: in this process, in several, or on many machines through Dask."""
+"""Where candidates are measured: on the processors of this machine, or on many machines through
+Dask.
+
+The simulator is C and runs outside of Python's lock, so that threads are enough here: they start at
+once, and share the program.
+"""
 
 from __future__ import annotations
 
 import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
-from queue import SimpleQueue
 
-import gradlet
 from gradlet.errors import GradletError
 from gradlet.target import Target
-from gradlet.tune.measure import Job
-from gradlet.tune.worker import PROGRAM, TASK, Result, Task, work
+from gradlet.tune.measure import Job, measure
 
 CHUNK = 4
+Task = tuple[tuple[int, Job, int], ...]
+"""Some candidates: number, what to run, and the cycles after which it is given up."""
+Result = list[tuple[int, int]]
+"""Number and cycles of each, as TileTrial gives them."""
+
+
+def work(elf: bytes, target: Target, task: Task) -> Result:
+    numbers, jobs, limits = zip(*task, strict=True)
+    return list(zip(numbers, measure(elf, target, jobs, limits), strict=True))
 
 
 class Pool:
-    """jobs: processes on this machine, or 0 for one per processor. dask: a scheduler's address."""
+    """jobs: at a time on this machine, or 0 for one per processor. dask: a scheduler's address."""
 
     def __init__(self, jobs: int = 0, dask: str = "") -> None:
         if jobs < 0:
             raise GradletError(f"{jobs} jobs: 0 or more are possible")
         self.jobs = jobs or os.cpu_count() or 1
         self._client = _dask_client(dask) if dask else None
-        self._workers: list[_Worker] = []
 
     def run(
         self, elf: bytes, target: Target, jobs: Sequence[Job], limits: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
         """(number of the job, cycles), as they get ready."""
-        numbered = list(zip(range(len(jobs)), jobs, limits, strict=True))
-        tasks = [tuple(numbered[at : at + CHUNK]) for at in range(0, len(jobs), CHUNK)]
+        numbered = tuple(zip(range(len(jobs)), jobs, limits, strict=True))
         if self._client is not None:
-            yield from self._on_dask(elf, target, tasks)
-        elif self.jobs == 1 or len(tasks) == 1:
-            for task in tasks:
-                yield from work(elf, target, task)
+            yield from self._on_dask(elf, target, numbered)
+        elif self.jobs == 1 or len(numbered) == 1:
+            for each in numbered:
+                yield from work(elf, target, (each,))
         else:
-            yield from self._in_processes(elf, target, tasks)
+            yield from self._in_threads(elf, target, numbered)
 
-    def _in_processes(
-        self, elf: bytes, target: Target, tasks: Sequence[Task]
-    ) -> Iterator[tuple[int, int]]:
-        while len(self._workers) < min(self.jobs, len(tasks)):
-            self._workers.append(_Worker())
-        idle: SimpleQueue[_Worker] = SimpleQueue()
-        for worker in self._workers:
-            idle.put(worker)
-
-        def done(task: Task) -> Result:
-            worker = idle.get()
-            try:
-                return worker.work(elf, target, task)
-            finally:
-                idle.put(worker)
-
-        threads = ThreadPoolExecutor(len(self._workers))
+    def _in_threads(self, elf: bytes, target: Target, numbered: Task) -> Iterator[tuple[int, int]]:
+        threads = ThreadPoolExecutor(self.jobs)
         try:
-            for future in as_completed([threads.submit(done, task) for task in tasks]):
+            futures = [threads.submit(work, elf, target, (each,)) for each in numbered]
+            for future in as_completed(futures):
                 yield from future.result()
-        finally:
+        finally:  # whoever is interrupted waits for what is running only
             threads.shutdown(cancel_futures=True)
 
-    def _on_dask(
-        self, elf: bytes, target: Target, tasks: Sequence[Task]
-    ) -> Iterator[tuple[int, int]]:
+    def _on_dask(self, elf: bytes, target: Target, numbered: Task) -> Iterator[tuple[int, int]]:
         assert self._client is not None
+        tasks = [numbered[at : at + CHUNK] for at in range(0, len(numbered), CHUNK)]
         futures = [
             self._client.submit(work, elf, target, task, pure=False, retries=2) for task in tasks
         ]
@@ -78,50 +68,8 @@ class Pool:
             yield from future.result()
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
-        self._workers = []
         if self._client is not None:
             self._client.close()
-
-
-class _Worker:
-    """A process of its own; it gets a program once, then tasks for it."""
-
-    def __init__(self) -> None:
-        root = str(Path(gradlet.__file__).parent.parent)
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "from gradlet.tune.worker import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        self.program: tuple[bytes, Target] | None = None
-
-    def work(self, elf: bytes, target: Target, task: Task) -> Result:
-        tasks, results = self.process.stdin, self.process.stdout
-        assert tasks is not None
-        assert results is not None
-        try:
-            if self.program != (elf, target):
-                self.program = elf, target
-                pickle.dump((PROGRAM, self.program), tasks)
-            pickle.dump((TASK, task), tasks)
-            tasks.flush()
-            answer = pickle.load(results)
-        except (EOFError, OSError):
-            code = self.process.wait()
-            raise GradletError(f"a process that measures has ended with status {code}") from None
-        if isinstance(answer, GradletError):
-            raise answer
-        assert isinstance(answer, list)
-        return answer
-
-    def close(self) -> None:
-        """Its task may be long; nobody waits for that any more."""
-        self.process.kill()
-        self.process.communicate()
 
 
 def _dask_client(address: str):  # type: ignore[no-untyped-def]

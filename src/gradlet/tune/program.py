@@ -13,9 +13,11 @@ from gradlet.compiler import build_program
 from gradlet.kernels import Kernel
 from gradlet.plan.tiling import Tiling
 from gradlet.target import Target
-from gradlet.trial import RUNTIME, link_script
+from gradlet.trial import RUNTIME, link_script, port_header
 
 WINDOWS = 20
+PREFIX = "net"
+"""That of a project, if it is not told another: its kernels are compiled by then."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Function:
     @property
     def name(self) -> str:
         places = "_".join("x" if place is None else str(place) for place in self.operands)
-        own = f"{self.kernel.name}_{places}"
+        own = f"call_{self.kernel.symbol(PREFIX)}_{places}"
         return f"{own}_{self.rider.name}" if self.rider else own
 
     @property
@@ -41,7 +43,7 @@ class Function:
         sizes = "f->finish_sizes" if self.finishes else "f->sizes"
         calls = [self._call(sizes)]
         if self.rider:
-            carrier = kernels.sizes_type(self.kernel.family)
+            carrier = kernels.sizes_type(self.kernel.family, PREFIX)
             behind = f"(const void *)((const {carrier} *){sizes} + 1)"
             calls.append(f"if (!f->rests) {self.rider._call(behind)}")
         return (
@@ -54,7 +56,7 @@ class Function:
         arguments = ["me", *("0" if p is None else f"f->t[{p}]" for p in self.operands)]
         if kernels.catalogue()[self.kernel.family].stepped:
             arguments.append("step")
-        return f"{self.kernel.name}({', '.join([*arguments, sizes])});"
+        return f"{self.kernel.symbol(PREFIX)}({', '.join([*arguments, sizes])});"
 
 
 @dataclass(frozen=True)
@@ -107,16 +109,16 @@ def build(functions: Sequence[Function], target: Target) -> bytes:
     used = sorted(every, key=lambda kernel: kernel.name)
     with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
         folder = Path(name)
-        (folder / "gl_port.h").write_text(f'#include "gl_port_{target.port}.h"\n')
+        (folder / "gl_port.h").write_text(port_header(target.port))
         (folder / "link.ld").write_text(link_script(target, 0))
         texts = [f.text() for f in sorted(set(functions), key=lambda f: f.name)]
         calls = folder / "functions.c"
         calls.write_text('#include "gl_tiles.h"\n#include "kernels.h"\n\n' + "\n".join(texts))
-        (folder / "kernels.h").write_text(kernels.header(used))
+        (folder / "kernels.h").write_text(kernels.header(used, PREFIX))
         sources = []
         for kernel in used:
-            sources.append(folder / f"{kernel.name}.c")
-            sources[-1].write_text(kernels.render(kernel))
+            sources.append(folder / f"{kernel.symbol(PREFIX)}.c")
+            sources[-1].write_text(kernels.render(kernel, PREFIX))
         changing = [RUNTIME / target.port / n for n in ("tiles_trial.c", "start.S", "team.c")]
         defines = [
             f"GL_CORES={target.cores}",
