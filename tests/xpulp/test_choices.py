@@ -20,10 +20,10 @@ DROPOUT = Kernel("dropout", "apply", "", "drawn", "f32")
 def test_a_thousand_joints(tmp_path: Path) -> None:
     generator, twins = np.random.default_rng(1), Twins([CONCAT], tmp_path, 8)
     with Trial([CONCAT], cluster(), sanitize=True) as trial:
-        for _ in range(1050):
-            most = int(generator.choice([3, 40]))
+        for _ in range(1100):
+            most = int(generator.choice([6, 40]))
             widths = [int(n) for n in generator.integers(1, most + 1, generator.integers(2, 5))]
-            outer = int(generator.integers(1, 12))
+            outer = int(generator.integers(1, 14))
             parts = [generator.standard_normal((outer, n)).astype(np.float32) for n in widths]
             missing = 4 - len(parts)
             wanted = np.concatenate(parts, axis=1)
@@ -38,9 +38,9 @@ def test_a_thousand_delays(tmp_path: Path) -> None:
     """Every second one in place."""
     generator, twins = np.random.default_rng(4), Twins([DELAY], tmp_path, 8)
     with Trial([DELAY], cluster(), sanitize=True) as trial:
-        for number in range(1050):
-            times, batch = (int(n) for n in generator.integers(1, 8, 2))
-            width = int(generator.integers(1, generator.choice([3, 30])))
+        for number in range(1200):
+            times, batch = (int(n) for n in generator.integers(1, 10, 2))
+            width = int(generator.integers(1, generator.choice([9, 40])))
             first = generator.random() < 0.5
             sizes: dict[str, Size] = {
                 "times": times,
@@ -63,8 +63,8 @@ def test_a_thousand_tables(tmp_path: Path) -> None:
     generator, twins = np.random.default_rng(2), Twins([GATHER], tmp_path, 8)
     with Trial([GATHER], cluster(), sanitize=True) as trial:
         for _ in range(1050):
-            rows, count = (int(n) for n in generator.integers(1, 20, 2))
-            width = int(generator.integers(1, generator.choice([3, 40])))
+            rows, count = (int(n) for n in generator.integers(1, 30, 2))
+            width = int(generator.integers(1, generator.choice([8, 40])))
             table = generator.standard_normal((rows, width)).astype(np.float32)
             index = generator.integers(-1, rows + 1, count).astype(np.int32)
             sizes: dict[str, Size] = {"rows": rows, "count": count, "width": width, "skip": -1}

@@ -68,9 +68,9 @@ def test_a_thousand_variances(tmp_path: Path) -> None:
     kernel = Kernel("reduce", "variance", "", "lines", "f32")
     generator, twins = np.random.default_rng(3), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for _ in range(1100):
-            rank = int(generator.integers(1, 5))
-            most = int(generator.choice([3, 12] if rank > 2 else [12, 40]))
+        for _ in range(1400):
+            rank = int(generator.integers(2, 5))
+            most = int(generator.choice([5, 12] if rank > 2 else [30, 60]))
             shape = tuple(map(int, generator.integers(1, most + 1, rank)))
             axes = tuple(d for d in range(rank) if generator.random() < 0.5) or (0,)
             x = generator.standard_normal(shape).astype(np.float32)
