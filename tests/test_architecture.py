@@ -12,7 +12,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "gradlet"
 ROAD = ("capture", "train", "plan", "tune", "emit", "engines", "verify", "report")
-DOORS = ("__init__", "api", "cli", "doctor", "cli_tune", "tuning")  # may see every stage
+DOORS = (
+    "__init__",
+    "api",
+    "cli",
+    "doctor",
+    "cli_tune",
+    "tuning",
+    "tuning_layer",
+)  # may see every stage
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -64,7 +72,10 @@ def test_the_plan_checker_uses_nothing_of_the_planner() -> None:
         "gradlet.plan.check_tiles",
         *(f"gradlet.plan.check_tiles.{n}" for n in ("TileReplay", "early_faults")),
         "gradlet.plan.check_ops",
-        *(f"gradlet.plan.check_ops.{n}" for n in ("back_faults", "loss_faults", "tiling_faults")),
+        *(
+            f"gradlet.plan.check_ops.{kind}_faults"
+            for kind in ("back", "follow", "loss", "rider", "tiling")
+        ),
         "gradlet.plan.model",
         *(f"gradlet.plan.model.{n}" for n in ("Buffer", "Call", "Plan")),
         "gradlet.plan.tiling",

@@ -223,8 +223,8 @@ def test_fusing_an_update_changes_no_bit(tmp_path: Path) -> None:
 def test_fusion_happens(tmp_path: Path) -> None:
     """An optimisation that is claimed is counted."""
     project = project_of("lenet", tmp_path / "p")
-    fused = [n for n in project.manifest["nodes"] if n["op"].endswith("+sgd")]
-    assert len(fused) == len(project.plan.graph.trained)
+    fused = sum(n["op"].count("+sgd") for n in project.manifest["nodes"])
+    assert fused == len(project.plan.graph.trained)
     assert not any(call.phase == "update" for call in project.plan.calls)
 
 

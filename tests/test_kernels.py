@@ -309,7 +309,8 @@ def test_kernel(kernel: Kernel, library: Path, tmp_path: Path) -> None:
         for job in jobs_by_mode()[kernel.family, kernel.mode]
         if kernel
         in kernels.candidates(
-            kernel.family, kernel.mode, kernel.epilogue, dict(job.sizes), isa, kernel.dtype
+            *(kernel.family, kernel.mode, kernel.epilogue, dict(job.sizes), isa, kernel.dtype),
+            far=kernels.variant_of(kernel).far,
         )
     ]
     assert len(jobs) >= 4, "too few rows of the table reach this kernel"

@@ -58,8 +58,8 @@ def test_momentum_is_fused_and_the_fusion_changes_no_bit(tmp_path: Path) -> None
         project_of("lenet", tmp_path / str(fuse), fuse=fuse, **WAYS["nesterov"])
         for fuse in (True, False)
     ]
-    fused = [n for n in projects[0].manifest["nodes"] if n["op"].endswith("+momentum")]
-    assert len(fused) == len(projects[0].plan.graph.trained)
+    fused = sum(n["op"].count("+momentum") for n in projects[0].manifest["nodes"])
+    assert fused == len(projects[0].plan.graph.trained)
     runs = [host.run(project, steps=4, states=True) for project in projects]
     assert runs[0].loss == runs[1].loss
     for name, value in runs[0].states[-1].items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -87,7 +87,8 @@ class Mode:
 class Variant:
     """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
     effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
-    those that are far from it at some sizes; a generator may have a function for it instead."""
+    those that are far from it at some sizes; a generator may have a function for it instead. far:
+    operands that must not lie in the nearest memory; the kernel itself fetches what it needs."""
 
     name: str
     template: str
@@ -98,6 +99,8 @@ class Variant:
     params: tuple[tuple[str, Any], ...]
     generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
     effort: str = ""
+    fetches: bool = False  # copies parts of its inputs into its scratch, by DMA
+    far: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,11 @@ def candidates(
     sizes: Mapping[str, Size],
     isa: tuple[str, ...],
     dtype: str,
+    *,
+    far: Collection[str] = (),
 ) -> list[Kernel]:
-    """Kernels that compute this on a machine with these instruction sets, plainest first."""
+    """Kernels that compute this on a machine with these instruction sets, plainest first. far:
+    the operands that may be left to a kernel that fetches them itself."""
     entry = catalogue()[family]
     if epilogue and epilogue not in entry.modes[mode].epilogues:
         return []
@@ -162,6 +168,7 @@ def candidates(
         for variant in entry.variants
         if variant.isa in isa
         and (not variant.modes or mode in variant.modes)
+        and set(variant.far) <= set(far)
         and (not variant.needs or evaluate(variant.needs, sizes))
     ]
 
@@ -210,6 +217,12 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
         return mode.outputs, mode.inputs
     extra = EPILOGUES[kernel.epilogue]
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+
+
+def fetched(kernel: Kernel) -> tuple[int, ...]:
+    """Which of its inputs a kernel fetches itself, by number."""
+    far = variant_of(kernel).far
+    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in far)
 
 
 def updated(kernel: Kernel) -> bool:
@@ -367,6 +380,8 @@ def _load(path: Path) -> Family:
             tuple(params.items()),
             item.get("generator", ""),
             item.get("effort", ""),
+            item.get("fetches", False),
+            tuple(item.get("far", ())),
         )
         for item in value["variants"]
         for params in item.get("space", [{}])

@@ -183,28 +183,37 @@ class Trial(Paused):
         """One call. An output's array has its initial contents; with `in_place` (output: input) it
         lies where that input does. known: outputs that the kernel reads before it writes them.
         repeat: the steps of a kernel that has several; the cost is that of the last. level: the
-        memory for operands, else the nearest."""
+        memory for operands, else the nearest; scratch is near, what the kernel must fetch itself
+        never is."""
         near = self.target.memories[0].name
         settings = np.array(size_words(kernel, sizes), np.int32)
-        spots = _Spots(*self._room(near), align, self._gap)
+        spots = near_spots = _Spots(*self._room(near), align, self._gap)
         at_sizes = self._put(spots, settings)
         if level not in ("", near):
             spots = _Spots(*self._room(level), align, self._gap)
-        at_inputs = [self._put(spots, value) for value in inputs]
+        fetched = kernels.fetched(kernel)
+        behind = _Spots(*self._room(self.target.home.name), align, self._gap)
+        at_inputs = [
+            self._put(behind if n in fetched else spots, value) for n, value in enumerate(inputs)
+        ]
         shared = {output: at_inputs[i] for output, i in (in_place or {}).items()}
         at_outputs = [
             shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
         ]
         scratch = 4 * kernels.scratch_elements(kernel, sizes, self.target.cores)
-        at_scratch = [spots.take(scratch)] if scratch else []
+        at_scratch = [near_spots.take(scratch)] if scratch else []
         words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch]
         granted = []
+        copied: list[tuple[int, int]] = []
         if self.sanitize:
+            spans = _spans(at_inputs, inputs)
+            if fetched:
+                copied = self._grant_copies([spans.pop(n) for n in fetched], at_scratch[0], scratch)
             if kernels.updated(kernel) or in_place:
                 known = range(len(outputs))
             granted = self._grant(
-                [(at_sizes, settings.nbytes), *_spans(at_inputs, inputs)],
-                _spans(at_outputs, outputs),
+                [(at_sizes, settings.nbytes), *spans.values()],
+                list(_spans(at_outputs, outputs).values()),
                 [(at, scratch) for at in at_scratch],
                 {at_outputs[index] for index in known},
             )
@@ -215,6 +224,8 @@ class Trial(Paused):
             outcome = self._run(list(zip(at_outputs, outputs, strict=True)))
         for address, size in granted:
             self.machine.watch(address, size, read=False, write=False, initialised=True)
+        for address, size in copied:
+            self.machine.watch_dma(address, size, read=False, write=False)
         return outcome
 
     def _run(self, results: list[tuple[int, Array | None]]) -> Outcome:
@@ -272,6 +283,7 @@ class Trial(Paused):
         """Everything but the program, its variables, and the stacks."""
         for memory in self.target.memories:
             self.machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
+            self.machine.watch_dma(memory.base, memory.size, read=False, write=False)
         for begin, end, write in (
             ("gl_program", "gl_program_end", False),
             ("gl_data", "gl_data_end", True),
@@ -304,6 +316,16 @@ class Trial(Paused):
             watch(*span, read=True, write=True, initialised=False)
         return [*inputs, *outputs, *scratch]
 
+    def _grant_copies(
+        self, sources: list[tuple[int, int]], scratch: int, size: int
+    ) -> list[tuple[int, int]]:
+        """Transfers of the kernel's own, from there to its scratch; cores have no access there."""
+        for address, length in sources:
+            self.machine.watch(address, length, read=False, write=False, initialised=True)
+            self.machine.watch_dma(address, length, read=True, write=False)
+        self.machine.watch_dma(scratch, size, read=False, write=True)
+        return [*sources, (scratch, size)]
+
 
 class _Spots:
     """Places for operands, one behind the other."""
@@ -334,7 +356,7 @@ def size_words(kernel: Kernel, sizes: Mapping[str, Size]) -> list[int]:
     return words
 
 
-def _spans(places: Sequence[int], values: Sequence[Array | None]) -> list[tuple[int, int]]:
-    return [
-        (at, value.nbytes) for at, value in zip(places, values, strict=True) if value is not None
-    ]
+def _spans(places: Sequence[int], values: Sequence[Array | None]) -> dict[int, tuple[int, int]]:
+    """Of the operands that are there, by number."""
+    pairs = enumerate(zip(places, values, strict=True))
+    return {n: (at, value.nbytes) for n, (at, value) in pairs if value is not None}

@@ -61,6 +61,10 @@ ROWS: tuple[Case, ...] = (
         conv((n, 4, h, w), (3, 4, 1, 1), stride=(2, 2))
         for n, h, w in ((1, 5, 7), (2, 8, 6), (1, 1, 2), (1, 6, 19))
     ),
+    *(
+        conv((1, c, h, w), (o, c, 1, 1), stride=(2, 2), bias=False)
+        for c, o, h, w in ((6, 5, 4, 9), (3, 8, 3, 16), (9, 2, 2, 5))
+    ),
     # wider windows: as far as the map or less, and spread out
     *(
         conv((n, c, 6, w), (3, c, 5, 5), padding=(2, side, 2, side))
@@ -68,6 +72,11 @@ ROWS: tuple[Case, ...] = (
             *((1, 2, 9, 2), (2, 3, 12, 2), (1, 1, 17, 2), (1, 2, 13, 2)),
             *((1, 2, 16, 0), (1, 3, 11, 0), (2, 1, 9, 0), (1, 2, 20, 0)),
         )
+    ),
+    *(
+        conv((n, c, 5, w), (4, c, k, k), padding=(k // 2,) * 4, stride=(s, s))
+        for k, s in ((3, 1), (3, 2), (5, 1), (7, 1))
+        for n, c, w in ((1, 2, 12), (2, 2, 14), (1, 4, 17), (1, 2, 20))
     ),
     *(
         conv((n, c, 7, w), (4, c, 3, 3), padding=(2, 2, 2, 2), dilation=(2, 2))

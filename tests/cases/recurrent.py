@@ -9,6 +9,8 @@ from gradlet.graph import Shape
 from tests.cases.base import Case, odd_sizes
 
 GATES = {"rnn": 1, "gru": 3, "gru_reset": 3, "lstm": 4}
+WIDE = {"rnn": 92, "gru": 53, "lstm": 46}
+"""Units whose weights count as many."""
 
 
 def _case(
@@ -21,6 +23,7 @@ def _case(
     initial: bool = True,
     learnt: tuple[int, ...] = (0,),
     peepholes: bool = False,
+    scale: float = 0.6,  # far from saturation, and no explosion over a few times
 ) -> Case:
     times, batch, hidden = extents
     lead = (batch, times) if batch_first else (times, batch)
@@ -37,7 +40,7 @@ def _case(
         tuple(shapes),
         {"relu": relu, **attrs} if op == "rnn" else attrs,
         frozen=() if initial else states,
-        scale=0.6,  # far from saturation, and no explosion over a few times
+        scale=scale,
         learnt=learnt,
     )
 
@@ -54,6 +57,16 @@ ROWS: tuple[Case, ...] = (
             ((1, 1, 1), False, False, True),
             ((1, 3, 8), True, False, False),
             ((7, 1, 17), False, True, True),
+        )
+    ),
+    *(
+        _case(op, (times, batch, size + more), batch_first=first, reverse=reverse, scale=0.2)
+        for op, size in WIDE.items()
+        for times, batch, more, first, reverse in (
+            (2, 1, 0, False, False),
+            (1, 2, 1, True, False),
+            (2, 2, 3, False, True),
+            (3, 1, 6, True, True),
         )
     ),
     _case("rnn", (4, 2, 5), relu=True),

@@ -13,7 +13,7 @@ from gradlet import kernels
 from gradlet.graph import Array, Attrs
 from gradlet.kernels import Kernel, Variant
 from gradlet.ops import OPS
-from gradlet.ops.conv import conv_sizes
+from gradlet.ops.conv import MAP, conv_sizes
 from gradlet.ops.optimizer import update_op
 from gradlet.tolerance import MARGIN
 from gradlet.trial import Trial
@@ -85,22 +85,31 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
     while True:
         groups = pick(1, 1, 1, 2, 3)
         of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4)
-        size = (pick(*range(1, 8)), pick(*range(1, 12), 13, 17, *([25, 57] if edge > 1 else [])))
+        size = (
+            pick(*range(1, 8)),
+            pick(*range(1, 12), 13, 16, 17, 24, *([57] if edge > 1 else [])),
+        )
         window, step, spread = (
-            (pick(1, 2, 3, 3, 4, 5), kernel),
+            (pick(1, 2, 3, 3, 4, max(5, kernel)), kernel),
             (pick(1, 2, 3), stride),
             (pick(1, 1, 2) if dilation == 1 else pick(2, 3), dilation),
         )
-        across = (0, 2, 4) if edge > 1 else (0, 1) if kernel != 1 else (0,)
+        across = (0, edge, 2 * edge) if edge > 1 else (0, 1) if kernel != 1 else (0,)
         sides = tuple(pick(*values) for values in ((0, 1, 2), across) * 2)
         if variant.generator.startswith("depthwise"):
             groups, of_group, made = pick(1, 2, 3, 8, 9), 1, 1
             window, step, spread = (3, 3), (1, 1), (1, 1)
             if variant.name == "rolling_s2":
                 step = (2, 2)
-            sides = tuple(pick(1, 1, 2 if mode == "input_grad" else 0) for _ in range(4))
+            sides = tuple(pick(1, 1, 2 if mode.startswith("input_grad") else 0) for _ in range(4))
         elif variant.generator == "pointwise":
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
+        elif variant.generator == "strided":
+            groups, of_group, made = 1, pick(*range(1, 10)), pick(*range(1, 10))
+            window, step = (1, 1), (pick(1, 2, 3), 2 if "_" not in mode[-4:] else pick(1, 2, 3))
+            size, spread, sides = (size[0], pick(*range(1, 22))), (1, 1), (0, 0, 0, 0)
+            if pick(0, 1):  # whole blocks only
+                of_group, made, size = pick(4, 8), pick(4, 8), (size[0], pick(8, 16, 24))
         elif variant.name.startswith("channels"):
             groups, of_group, made = pick(1, 3, 8, 11, 16), 1, 1
             window, step = (pick(1, 2, 3, 5), pick(1, 2, 3, 4)), (pick(1, 2, 3), pick(1, 2, 3))
@@ -124,6 +133,7 @@ class Job:
     inputs: tuple[Array | None, ...]
     value: Array
     tolerance: Array
+    sizes: dict[str, int]
 
 
 def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
@@ -155,7 +165,25 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
         reach = reach + sum(np.abs(v) for v in outputs)
         value = _updated(kernel.epilogue, outputs, value)
     tolerance = MARGIN * (terms[mode] + 5) * ROUNDOFF * reach
-    return Job(kernel, layer, outputs, inputs, value, tolerance)
+    sizes = layer.sizes
+    for number in kernels.fetched(kernel):
+        if (given := inputs[number]) is not None and generator.random() < 0.5:
+            whole, more = _larger(given, attrs, generator)
+            inputs = (*inputs[:number], whole, *inputs[number + 1 :])
+            sizes.update(more)
+    return Job(kernel, layer, outputs, inputs, value, tolerance, sizes)
+
+
+def _larger(
+    given: Array, attrs: Attrs, generator: np.random.Generator
+) -> tuple[Array, dict[str, int]]:
+    """A map that begins with this one, and its sizes."""
+    extents = [size + int(generator.integers(0, 3)) for size in given.shape[1:]]
+    whole = np.full((given.shape[0], *extents), np.nan, np.float32)
+    whole[tuple(slice(size) for size in given.shape)] = given
+    if attrs.get("layout") == "hwc":
+        extents = [extents[-1], *extents[:-1]]
+    return whole, dict(zip(MAP, extents, strict=True))
 
 
 def _updated(epilogue: str, outputs: tuple[Array, ...], value: Array) -> Array:
@@ -167,7 +195,7 @@ def _updated(epilogue: str, outputs: tuple[Array, ...], value: Array) -> Array:
 
 
 def check(job: Job, trial: Trial, twins: Twins) -> None:
-    sizes, label = job.layer.sizes, f"{job.kernel.name} {job.layer}"
+    sizes, label = job.sizes, f"{job.kernel.name} {job.layer} {job.sizes}"
     device = trial.call(job.kernel, job.outputs, job.inputs, sizes).outputs
     assert same_bits(device, twins.call(job.kernel, job.outputs, job.inputs, sizes)), label
     assert (np.abs(device[0] - job.value) <= job.tolerance).all(), label

@@ -22,7 +22,7 @@ UPDATES = ("momentum", "adam", "adamw", "squares")
 USED = [
     kernel
     for kernel in kernels.kernels()
-    if kernel.variant in ("stretch", "curve") and kernel.mode not in UPDATES
+    if kernel.variant in ("stretch", "pieces", "curve", "growth") and kernel.mode not in UPDATES
 ]
 SPECIAL = np.array([0x7FC00000, 0xFFC00000, 0x80000000, 0, 0x7F800000, 0xFF800000, 1], np.uint32)
 HYPER = np.array([0.5, 0.25], np.float32)

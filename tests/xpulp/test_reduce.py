@@ -62,3 +62,19 @@ def test_what_the_variant_cannot_do() -> None:
     for shape, axes in (((2, 3, 4, 5), (1, 3)), ((2, 3, 4, 5, 6), (0, 2, 4))):
         sizes: dict[str, Size] = {**reduction_sizes(shape, {"axes": axes})}
         assert kernels.candidates("reduce", "sum", "", sizes, ("xpulp",), "f32") == []
+
+
+def test_a_thousand_variances(tmp_path: Path) -> None:
+    kernel = Kernel("reduce", "variance", "", "lines", "f32")
+    generator, twins = np.random.default_rng(3), Twins([kernel], tmp_path, 8)
+    with Trial([kernel], cluster(), sanitize=True) as trial:
+        for _ in range(1400):
+            rank = int(generator.integers(2, 5))
+            most = int(generator.choice([5, 12] if rank > 2 else [30, 60]))
+            shape = tuple(map(int, generator.integers(1, most + 1, rank)))
+            axes = tuple(d for d in range(rank) if generator.random() < 0.5) or (0,)
+            x = generator.standard_normal(shape).astype(np.float32)
+            sizes: dict[str, Size] = {**reduction_sizes(shape, {"axes": axes})}
+            output = np.full(x.sum(axes).shape, np.nan, np.float32)
+            made = trial.call(kernel, [output], [x], sizes).outputs
+            assert same_bits(made, twins.call(kernel, [output], [x], sizes)), sizes

@@ -98,8 +98,11 @@ def measure(
     """Every kernel that computes the case on this target, ranked."""
     _require_room(case, target)
     isa = (*target.isa, *(name for name in ISA if name not in target.isa))
-    known = kernels.candidates(case.family, case.mode, case.epilogue, case.sizes, isa, "f32")
-    needed = {kernel: case.bytes + _scratch(case, kernel, target) for kernel in known}
+    far = [operand.name for operand in kernels.catalogue()[case.family].modes[case.mode].inputs]
+    known = kernels.candidates(
+        case.family, case.mode, case.epilogue, case.sizes, isa, "f32", far=far
+    )
+    needed = {kernel: _near_bytes(case, kernel, target) for kernel in known}
     room = target.room(target.memories[0]) - SLACK
     found = [kernel for kernel in known if needed[kernel] <= room]
     outcomes: dict[Kernel, list[Outcome]] = {kernel: [] for kernel in found}
@@ -118,9 +121,12 @@ def measure(
     return Report(case, target, tuple(sorted(rows, key=lambda row: row.cycles)), too_large)
 
 
-def _scratch(case: Case, kernel: Kernel, target: Target) -> int:
-    elements = kernels.scratch_elements(kernel, case.sizes, target.cores)
-    return elements * DTYPES[kernel.dtype].bytes
+def _near_bytes(case: Case, kernel: Kernel, target: Target) -> int:
+    """Of operands and scratch; what the kernel fetches itself lies far away."""
+    scratch = kernels.scratch_elements(kernel, case.sizes, target.cores)
+    fetched = [case.inputs[n] for n in kernels.fetched(kernel)]
+    gone = sum(value.nbytes for value in fetched if value is not None)
+    return case.bytes - gone + scratch * DTYPES[kernel.dtype].bytes
 
 
 def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], twins: Twins) -> Row:

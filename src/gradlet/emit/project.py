@@ -149,13 +149,16 @@ def project_files(plan: Plan) -> dict[str, str]:
 
 def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
     """The port, and for a device what links a program; there the host's port stands beside."""
-    host = (RUNTIME / "gl_port_host.h").read_text()
+
+    def runtime(*names: str) -> dict[str, str]:
+        return {name: (RUNTIME / name).read_text() for name in names}
+
     if port == "host":
-        return {"gl_port.h": host}
+        host = (RUNTIME / "gl_port_host.h").read_text()
+        return {"gl_port.h": host, **runtime("gl_dma_host.h")}
     return {
         "gl_port.h": _render("gl_port.h", view),
-        "gl_port_host.h": host,
-        f"gl_port_{port}.h": (RUNTIME / f"gl_port_{port}.h").read_text(),
+        **runtime("gl_port_host.h", "gl_dma_host.h", f"gl_port_{port}.h", f"gl_dma_{port}.h"),
         **{f"{port}/{name}": (RUNTIME / port / name).read_text() for name in STARTUP},
         f"{port}/link.ld": _render("link.ld", view),
     }

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from gradlet.kernels import variant_of
 from gradlet.plan.model import REGIONS, Call, Plan
 from gradlet.plan.parts import followers
 from gradlet.plan.tiling import Tiling
@@ -119,6 +120,8 @@ class Sanitizer:
         call = self.call = self.plan.calls[index]
         self.kernel = call.kernel
         self.loss = [self.span(self.plan.graph.loss)] if answers else []
+        if variant_of(call.kernel).fetches:
+            self._open_fetches(call)
         if call.tiling:
             self._open_copies(call.tiling)
             following = self.followers.get(index)
@@ -139,10 +142,20 @@ class Sanitizer:
         for span in scratch:
             self._grant(span, write=True, initialised=False)
 
+    def _open_fetches(self, call: Call) -> None:
+        """The kernel itself may copy what it reads into its scratch."""
+        for name in filter(None, call.inputs):
+            self._grant_copy(self.span(name), read=True, write=False)
+        self._grant_copy(self.span(call.scratch), read=False, write=True)
+
     def _open_copies(self, tiling: Tiling, *, early: bool = False) -> None:
         """Transfers may fill and empty the slots of this call's windows, those of the next one that
         are filled early, and nothing else."""
         for window in filter(None, tiling.windows):
+            if window.fetched and not early:  # by the kernel, to its scratch
+                assert self.call is not None
+                self._grant_copy(self.span(window.tensor), read=True, write=False)
+                self._grant_copy(self.span(self.call.scratch), read=False, write=True)
             if not window.near or (early and not window.early):
                 continue
             if window.load or window.store:
@@ -175,7 +188,9 @@ class Sanitizer:
         inputs: list[tuple[Span, View]] = []
         outputs: list[tuple[Span, View]] = []
         for position, view in enumerate(entry.views):
-            if view is None or (view.window.once and entry.kernel != self.call.kernel):
+            if view is None or view.window.fetched:
+                continue
+            if view.window.once and entry.kernel != self.call.kernel:
                 continue
             written = position < len(self.call.outputs) or position in sums
             (outputs if written else inputs).append((self._box(view), view))

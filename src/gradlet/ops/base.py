@@ -194,6 +194,11 @@ class Op(ABC):
     @abstractmethod
     def lower(self, site: Site) -> Lowering: ...
 
+    def far_sizes(self, site: Site, number: int) -> Mapping[str, Size]:
+        """What the kernel of a tile needs to know besides if it fetches its part of this input by
+        itself from the whole; nothing if no kernel does."""
+        return {}
+
     def torch(self, attrs: Attrs, *ins: str) -> str:
         """The forward op as a PyTorch expression, for the oracle; gradients need none."""
         raise GradletError(f"{self.name} has no PyTorch spelling")

@@ -38,6 +38,7 @@ from gradlet.ops.line import (
 from gradlet.ops.tiling import Box, tile_shape
 from gradlet.ops.window import Sides, window
 
+MAP = ("map_channels", "map_h", "map_w")
 PAIR, PIXELS = 2, 8
 """Channels and neighbours in a row that the kernels of a cluster compute at a time."""
 
@@ -58,6 +59,7 @@ def conv_sizes(attrs: Attrs, x: Shape, w: Shape, y: Shape) -> dict[str, int]:
         "out_w": y[3],
         **window(attrs, w[2:]).sizes(),
         "groups": _grouped(attrs),
+        **dict.fromkeys(MAP, 0),
     }
 
 
@@ -115,8 +117,14 @@ def _flat(site: Site, maps: tuple[str, ...], op: MapOp) -> Site:
     return Site(site.node, ins, outs)
 
 
+class ConvOp(MapOp):
+    def far_sizes(self, site: Site, number: int) -> dict[str, int]:
+        shape = planes(self.chw_site(site).ins[number].shape)
+        return dict(zip(MAP, shape[1:], strict=True))
+
+
 @register
-class Conv2d(MapOp):
+class Conv2d(ConvOp):
     name = "conv2d"
     inputs = ("x", "w", "b?")
     maps = ("x", "w", "y")
@@ -222,7 +230,7 @@ class Conv2d(MapOp):
 
 
 @register
-class Conv2dInputGrad(MapOp):
+class Conv2dInputGrad(ConvOp):
     name = "conv2d_input_grad"
     inputs = ("dy", "w")
     outputs = ("dx",)
@@ -301,7 +309,7 @@ def _through_tap(dy: Array, w: Array, groups: int) -> Array:
 
 
 @register
-class Conv2dWeightGrad(MapOp):
+class Conv2dWeightGrad(ConvOp):
     name = "conv2d_weight_grad"
     inputs = ("dy", "x")
     outputs = ("dw",)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.graph import Array, Attrs, Site
-from gradlet.ops.base import register
-from gradlet.ops.recurrent import Scan, ScanGrad, as_stored, in_order, sigmoid
+from gradlet.ops.base import Emitter, register
+from gradlet.ops.recurrent import SCAN, Scan, ScanGrad, as_stored, in_order, sigmoid
 
 
 class _Gru(Scan):
@@ -97,8 +97,10 @@ def _gru_reset(gx, w, b, h, batch_first, reverse):
             kept[t] = np.concatenate([rz, n], axis=1)
         return tuple(as_stored(attrs, value) for value in (y, kept, q))
 
-    def weight_inputs(self, site: Site) -> list[str]:
-        return [site.node.outputs[2]]
+    def weight_grad(self, emit: Emitter, site: Site, dg: str) -> str:
+        y, _, q = site.node.outputs
+        attrs = {name: site.attrs[name] for name in SCAN}
+        return emit.add("recurrent_weight_grad", [dg, y, site.node.inputs[3], q], attrs)
 
 
 class _GruGrad(ScanGrad):

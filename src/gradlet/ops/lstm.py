@@ -13,7 +13,14 @@ import numpy as np
 
 from gradlet.graph import Array, Attrs, Site
 from gradlet.ops.base import Emitter, register
-from gradlet.ops.recurrent import Scan, ScanGrad, as_stored, in_order, sigmoid
+from gradlet.ops.recurrent import (
+    Scan,
+    ScanGrad,
+    as_stored,
+    in_order,
+    sigmoid,
+    states_before,
+)
 
 
 @register
@@ -76,20 +83,9 @@ def _lstm(gx, w, h, c, p, batch_first, reverse):
 
     def _peephole_grad(self, emit: Emitter, site: Site, dgx: str) -> str:
         """Per gate and unit, the sum of its gradient times the cell state that it saw."""
-        times, batch, size = self.extents(site)
-        c, c0, axis = (
-            site.node.outputs[1],
-            site.node.inputs[3],
-            int(bool(site.attrs["batch_first"])),
-        )
-        before = emit.add(
-            "reshape", [c0], {"shape": (batch, 1, size) if axis else (1, batch, size)}
-        )
-        if times > 1:
-            start = 1 if site.attrs["reverse"] else 0
-            others = _part(emit, c, axis, start, times - 1)
-            parts = [others, before] if site.attrs["reverse"] else [before, others]
-            before = emit.add("concat", parts, {"axis": axis})
+        size = self.extents(site)[2]
+        c, c0 = site.node.outputs[1], site.node.inputs[3]
+        before = states_before(emit, site, c, c0)
         sums = []
         for gate, seen in ((0, before), (1, before), (3, c)):
             terms = emit.add("mul", [_part(emit, dgx, 2, gate * size, size), seen])

@@ -93,7 +93,7 @@ class Matmul(Op):
             result["a"] = emit.add("matmul", args, {"layout": mode})
         if "b" in wanted:
             if len(site.ins[1].shape) == 2:  # the rows of all batches add up in one product
-                a, dy = _as_rows(emit, a), _as_rows(emit, dy)
+                a, dy = as_rows(emit, a), as_rows(emit, dy)
             args, mode = {
                 "nn": ((a, dy), "tn"),
                 "nt": ((dy, a), "tn"),
@@ -143,7 +143,7 @@ class Matmul(Op):
         return f"{a} @ {b}{bias}"
 
 
-def _as_rows(emit: Emitter, name: str) -> str:
+def as_rows(emit: Emitter, name: str) -> str:
     shape = emit.shape(name)
     if len(shape) == 2:
         return name

@@ -2,7 +2,7 @@
 
 What does not depend on the state, the product of the inputs and its bias, is computed before for
 all times at once (`gx`). A scan keeps per time what its gradient needs, and the gradient of `w` is
-one sum over all times afterwards. Sequences are [time, batch, ...], or [batch, time, ...] with
+one product over all times afterwards. Sequences are [time, batch, ...], or [batch, time, ...] with
 `batch_first`; `reverse` walks from the last time to the first.
 """
 
@@ -26,6 +26,7 @@ from gradlet.ops.base import (
     Work,
     register,
 )
+from gradlet.ops.matmul import as_rows
 
 SCAN = ("batch_first", "reverse")
 
@@ -95,15 +96,7 @@ class _Recurrent(Op):
 
     def sizes(self, site: Site) -> dict[str, Size]:
         times, batch, hidden = self.extents(site)
-        first = bool(site.attrs["batch_first"])
-        return {
-            "times": times,
-            "batch": batch,
-            "hidden": hidden,
-            "time_stride": 1 if first else batch,
-            "batch_stride": times if first else 1,
-            "reverse": int(bool(site.attrs["reverse"])),
-        }
+        return {"hidden": hidden, **_walk(site.attrs, times, batch)}
 
     def lower(self, site: Site) -> Lowering:
         times = self.extents(site)[0]
@@ -156,24 +149,30 @@ class Scan(_Recurrent):
         result = {"gx": made[0]}
         through = made[self.product]
         if "w" in wanted:
-            y, h0 = site.node.outputs[0], site.node.inputs[list(self.inputs).index("h0")]
-            inputs = [through, y, h0, *self.weight_inputs(site)]
-            attrs = {name: scan[name] for name in SCAN}
-            result["w"] = emit.add("recurrent_weight_grad", inputs, attrs)
+            result["w"] = self.weight_grad(emit, site, through)
         if "b" in wanted:
             result["b"] = emit.add("sum", [through], {"axes": (0, 1)})
         if initial:
             result.update(zip(self.states, made[-len(self.states) :], strict=True))
         return {slot: name for slot, name in result.items() if slot in wanted}
 
-    def weight_inputs(self, site: Site) -> list[str]:
-        return []
+    def weight_grad(self, emit: Emitter, site: Site, dg: str) -> str:
+        """A product over all times, of the states as they were before each of them."""
+        y, h0 = site.node.outputs[0], site.node.inputs[list(self.inputs).index("h0")]
+        before = states_before(emit, site, y, h0)
+        rows = [as_rows(emit, dg), as_rows(emit, before)]
+        return emit.add("matmul", rows, {"layout": "tn"})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         extra = [repr(value) for name, value in attrs.items() if name not in SCAN]
         ins += ("None",) * (len(self.inputs) - len(ins))
         order = [repr(attrs[name]) for name in SCAN]
         return f"_{self.name}({', '.join([*ins, *extra, *order])})"
+
+
+def states_before(emit: Emitter, site: Site, states: str, first: str) -> str:
+    """What a scan has had as its state at the beginning of each time."""
+    return emit.add("delay", [states, first], {name: site.attrs[name] for name in SCAN})
 
 
 class ScanGrad(_Recurrent):
@@ -192,12 +191,54 @@ class ScanGrad(_Recurrent):
 
 
 @register
+class Delay(Op):
+    """A sequence one time later, with `first` at the beginning."""
+
+    name = "delay"
+    inputs = ("x", "first")
+    overwrites = ("x",)
+    exact = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        x = in_order(attrs, ins[0])
+        return (as_stored(attrs, np.concatenate([ins[1][None], x[:-1]])),)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        dim = 0 if site.attrs["batch_first"] else 1
+        batch, width = site.ins[1].shape
+        return (
+            Axis("batch", batch, (Span("x", dim), Span("first", 0), Span("y", dim))),
+            Axis("columns", width, (Span("x", 2), Span("first", 1), Span("y", 2))),
+        )
+
+    def lower(self, site: Site) -> Lowering:
+        times = site.ins[0].shape[1 if site.attrs["batch_first"] else 0]
+        batch, width = site.ins[1].shape
+        return Lowering("delay", "states", {"width": width, **_walk(site.attrs, times, batch)})
+
+
+def _walk(attrs: Attrs, times: int, batch: int) -> dict[str, Size]:
+    """How a kernel goes through a sequence."""
+    first = bool(attrs["batch_first"])
+    return {
+        "times": times,
+        "batch": batch,
+        "time_stride": 1 if first else batch,
+        "batch_stride": times if first else 1,
+        "reverse": int(bool(attrs["reverse"])),
+    }
+
+
+@register
 class RecurrentWeightGrad(Op):
     """dw[g, j] = sum over times and batch of dg[t, b, g] * h[t-1, b, j]; the third gate saw `u` in
-    place of the state, where it is given."""
+    place of the state. Rows and columns tell where it begins, and have to be whole."""
 
     name = "recurrent_weight_grad"
-    inputs = ("dg", "y", "h0", "u?")
+    inputs = ("dg", "y", "h0", "u")
     outputs = ("dw",)
     linear = True
 
@@ -208,39 +249,25 @@ class RecurrentWeightGrad(Op):
         dg, y = in_order(attrs, ins[0]), in_order(attrs, ins[1])
         before = np.concatenate([ins[2][None], y[:-1]])
         dw: Array = np.tensordot(dg, before, ((0, 1), (0, 1)))
-        if len(ins) == 4:
-            rows = 2 * y.shape[-1]
-            dw[rows:] = np.tensordot(dg[..., rows:], in_order(attrs, ins[3]), ((0, 1), (0, 1)))
+        rows = 2 * y.shape[-1]
+        dw[rows:] = np.tensordot(dg[..., rows:], in_order(attrs, ins[3]), ((0, 1), (0, 1)))
         return (dw,)
 
     def work(self, site: Site) -> Work:
         return Work(site.ins[0].elements * site.ins[1].shape[-1], site.moved_bytes)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        """With `u`, rows and columns tell where the third gate begins, and have to be whole."""
-        gates, hidden = site.outs[0].shape
         dim = 0 if site.attrs["batch_first"] else 1
-        held = len(site.ins) == 4
-        along = [Span(slot, dim) for slot in ("dg", "y", *(["u"] if held else []))]
-        size = site.ins[2].shape[0]
-        batch = Axis("batch", size, (*along, Span("h0", 0)), reduction=True)
-        if held:
-            return (batch,)
-        columns = (Span("y", 2), Span("h0", 1), Span("dw", 1))
-        rows = (Span("dg", 2), Span("dw", 0))
-        return (Axis("rows", gates, rows), Axis("columns", hidden, columns), batch)
+        along = [Span(slot, dim) for slot in ("dg", "y", "u")]
+        return (Axis("batch", site.ins[2].shape[0], (*along, Span("h0", 0)), reduction=True),)
 
     def lower(self, site: Site) -> Lowering:
         first = bool(site.attrs["batch_first"])
         times, batch = site.ins[1].shape[:2][:: -1 if first else 1]
         gates, hidden = site.outs[0].shape
         sizes: dict[str, Size] = {
-            "times": times,
-            "batch": batch,
             "hidden": hidden,
             "gates": gates,
-            "time_stride": 1 if first else batch,
-            "batch_stride": times if first else 1,
-            "reverse": int(bool(site.attrs["reverse"])),
+            **_walk(site.attrs, times, batch),
         }
         return Lowering("recurrent_weight", "grad", sizes)

@@ -9,12 +9,13 @@ from typing import TypeVar
 from gradlet.dtypes import DTYPES
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Graph
-from gradlet.kernels import MAPS, Kernel, candidates, catalogue, scratch_elements
+from gradlet.kernels import MAPS, Kernel, candidates, catalogue, scratch_elements, variant_of
 from gradlet.ops import OPS
-from gradlet.ops.base import Lowering
+from gradlet.ops.base import Lowering, Size
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.back import FAMILY, back_kernels, back_sizes
 from gradlet.plan.check import check_plan
+from gradlet.plan.choice import Choice, Context, Wish
 from gradlet.plan.levels import assign_levels, far_storages, near_forever
 from gradlet.plan.loss import FAMILY as LOSS
 from gradlet.plan.loss import STEPS, loss_kernels
@@ -23,7 +24,7 @@ from gradlet.plan.order import Unit, following, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
 from gradlet.plan.ride import FAMILY as CHANNEL_SUM
 from gradlet.plan.ride import SUM, ride_of
-from gradlet.plan.tiler import Choice, Context, Tiler, Wish
+from gradlet.plan.tiler import Tiler
 from gradlet.target import Memory, Target
 
 Piece = TypeVar("Piece", Request, Storage)
@@ -263,6 +264,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
     epilogue = last.op if unit.updates or _swallowed(unit, lowering) else ""
     dtype = "f32"
     found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
+    found = [kernel for kernel in found if _has_room(kernel, lowering.sizes, target)]
     wish = options.wishes.get(last.name)
     wanted = wish.variant if wish else (options.variants or {}).get(lowering.family)
     kernel = next((k for k in found if k.variant == wanted), found[-1])
@@ -293,6 +295,14 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         follow=follow,
         rider=rider,
     )
+
+
+def _has_room(kernel: Kernel, sizes: Mapping[str, Size], target: Target) -> bool:
+    """A kernel that fetches its inputs needs the nearest memory for them."""
+    if not variant_of(kernel).fetches:
+        return True
+    size = scratch_elements(kernel, sizes, target.cores) * DTYPES[kernel.dtype].bytes
+    return size <= target.room(target.memories[0])
 
 
 def _rider(graph: Graph, target: Target, unit: Unit, made: int, options: Options) -> Rider:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph, Node
-from gradlet.kernels import scratch_elements
+from gradlet.kernels import fetched, scratch_elements
 from gradlet.plan.check_ops import (
     back_faults,
     follow_faults,
@@ -87,7 +87,11 @@ def _tilings(plan: Plan) -> Iterator[str]:
     from gradlet.ops import OPS
 
     nodes = {node.name: node for node in plan.graph.nodes}
+    near, places = plan.target.memories[0].name, plan.buffer_of()
     for call in plan.calls:
+        for name in (call.inputs[number] for number in fetched(call.kernel)):
+            if not call.tiling or places[name].level == near:
+                yield f"'{call.name}' fetches '{name}' itself, which is not far away"
         if call.back:
             own = [nodes[name] for name in call.nodes]
             yield from (f"'{call.name}': {fault}" for fault in back_faults(plan.graph, own, call))

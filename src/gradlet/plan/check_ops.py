@@ -7,6 +7,7 @@ from itertools import pairwise, product
 from math import prod
 
 from gradlet.graph import Graph, Node, Site
+from gradlet.kernels import fetched
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Size, Span
 from gradlet.plan.model import Call
@@ -25,7 +26,7 @@ def tiling_faults(site: Site, call: Call, rider: Sequence[Node] = ()) -> Iterato
         *_operands(site, call, tiling, rider),
         *_sums(site, call, tiling),
     ]
-    yield from found or _sizes(site, tiling)
+    yield from found or _sizes(site, call, tiling)
     if call.rider and not found:
         yield from riding_faults(site, call)
 
@@ -162,6 +163,9 @@ def _operands(site: Site, call: Call, tiling: Tiling, rider: Sequence[Node]) -> 
             yield f"the boxes of '{window.tensor}' are not those that the op reads or writes"
         if window.once != (slot in op.adds_once):
             yield f"'{window.tensor}' is added once too often"
+    own = {len(call.outputs) + number for number in fetched(call.kernel)}
+    if own != {n for n, window in enumerate(tiling.windows) if window and window.fetched}:
+        yield f"{call.kernel.name} fetches other operands than those without a window"
 
 
 def _spans(site: Site, tiling: Tiling, slot: str) -> Iterator[tuple[int, object]]:
@@ -267,9 +271,11 @@ def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield "what follows has other operands"
 
 
-def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:
-    """Every tile along each axis, and every kind, gets the sizes of that part of the op."""
+def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
+    """Every tile along each axis, and every kind, gets the sizes of that part of the op, and of the
+    whole of what its kernel fetches itself."""
     op = OPS[site.node.op]
+    whole = {k: v for n in fetched(call.kernel) for k, v in op.far_sizes(site, n).items()}
     for index in _samples(tiling):
         ranges = {
             axis.name: (at * axis.tile, min((at + 1) * axis.tile, axis.size))
@@ -280,7 +286,7 @@ def _sizes(site: Site, tiling: Tiling) -> Iterator[str]:
         for axis, at in zip(tiling.axes, index, strict=True):
             number = number * (max(axis.kinds) + 1) + axis.kinds[at]
         given = tiling.sizes[number] if number < len(tiling.sizes) else None
-        if part is None or given != op.lower(part).sizes:
+        if part is None or given != {**op.lower(part).sizes, **whole}:
             yield f"tile {index} is computed with the sizes of another"
             return
 

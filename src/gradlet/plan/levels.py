@@ -16,12 +16,13 @@ import numpy as np
 
 from gradlet.graph import Array
 from gradlet.plan.alias import Storage
+from gradlet.plan.choice import Choice, Context
 from gradlet.plan.model import Call, Plan
 from gradlet.plan.order import Unit
 from gradlet.plan.parts import followers
 from gradlet.plan.place import Request, height
 from gradlet.plan.table import control_bytes
-from gradlet.plan.tiler import Choice, Context, Tiler
+from gradlet.plan.tiler import Tiler
 from gradlet.plan.tiling import Box, Tiling, Window, dense
 
 SMALL = 512
@@ -189,16 +190,17 @@ def _promote(
     ledger: _Ledger,
     room: int,
 ) -> None:
-    """Give what room is left to storages, the most copied per byte first."""
+    """Give what room is left to storages: to scratch, then to what is copied most per byte."""
     tensors = {b.name: b.tensors for b in plan.buffers}
     traffic = {
         name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans
     }
     # the scratch of a whole node that is tiled now: tiles have scratch of theirs
     replaced = {c.scratch for c, choice in zip(plan.calls, choices, strict=True) if choice.tiling}
+    scratch = {call.scratch for call in plan.calls}
     ranked = sorted(
         (name for name in traffic if name not in near and name not in replaced),
-        key=lambda n: (-traffic[n] / max(1, spans[n].bytes), n),
+        key=lambda n: (n not in scratch, -traffic[n] / max(1, spans[n].bytes), n),
     )
     for name in ranked:
         span, own = spans[name], set(tensors[name])
@@ -280,12 +282,15 @@ def _last_slot(window: Window, tiling: Tiling) -> int | None:
 def _gains(
     tensors: set[str], choices: Sequence[Choice], users: Sequence[int]
 ) -> Sequence[int] | None:
-    """The calls that can do without windows on these, or None if one of them needs a copy."""
+    """The calls that can do without windows on these, or None if one of them needs a copy, or
+    fetches them itself from far away."""
     for index in users:
         tiling = choices[index].tiling
         for window in tiling.windows if tiling else ():
             if window is None or window.tensor not in tensors or tiling is None:
                 continue
+            if window.fetched:
+                return None
             boxes = (window.box(tiling.ranges(at)) for at in _corners(tiling))
             if not all(dense(window.shape, box) for box in boxes):
                 return None
@@ -360,7 +365,11 @@ def _in_place(choice: Choice, tensors: set[str]) -> Choice:
     tiling = choice.tiling
     for tensor in sorted(tensors):
         tiling = tiling.used_in_place(tensor) if tiling else None
-    if tiling and tiling.count == 1 and not any(w and w.near for w in tiling.windows):
+    if (
+        tiling
+        and tiling.count == 1
+        and not any(w and (w.near or w.fetched) for w in tiling.windows)
+    ):
         return replace(choice, tiling=None)  # nothing to copy: a plain call
     return replace(choice, tiling=tiling)
 
@@ -379,6 +388,8 @@ def _settled(
         tiling = choice.tiling
         if tiling is None:
             calls.append(call)
+            if choice.scratch:  # whose room it has kept when all that it copied came near
+                near.add(call.scratch)
             if call.scratch and call.scratch in near:
                 requests.append(spans[call.scratch])
             continue

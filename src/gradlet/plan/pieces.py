@@ -9,7 +9,7 @@ from itertools import product
 from gradlet.graph import Shape, Site
 from gradlet.ops.base import Axis, Op, Size
 from gradlet.plan.tile import Operand, slots
-from gradlet.plan.tiling import Range, TileAxis, Window, box_elements
+from gradlet.plan.tiling import Range, TileAxis, Window, box_elements, lines_of
 
 
 def signature(site: Site) -> object:
@@ -53,11 +53,20 @@ def part_of(op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int])
     return Part(part.outs[0].shape, op.lower(part).sizes) if part is not None else None
 
 
+def copyable(window: Window, tiles: Sequence[TileAxis]) -> bool:
+    """Whether the box of every kind of tile is lines of planes; at the ends of a map a box may have
+    more levels than in the middle."""
+    boxes = (window.box(_in_order(tiles, kind)) for kind in all_kinds(tiles))
+    return not window.near or all(lines_of(window.shape, box, 4) for box in boxes)
+
+
 def window_on(
     operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], ahead: bool
 ) -> Window:
     spans = tuple((places[number], span) for number, span in operand.spans if number in places)
-    window = Window(operand.tensor, operand.shape, spans, once=operand.once)
+    window = Window(
+        operand.tensor, operand.shape, spans, once=operand.once, fetched=operand.fetched
+    )
     if not operand.windowed:
         return window
     kinds = [_in_order(tiles, kind) for kind in all_kinds(tiles)]

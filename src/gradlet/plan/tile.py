@@ -19,13 +19,14 @@ from gradlet.plan.balance import shares, work_before
 from gradlet.plan.tiling import Range, dense, lines_of
 
 WORD = 4
-TILE_CYCLES = 1100  # start of transfers, barriers, call of the kernel, whose code is cold
-RUN_CYCLES = 200  # of a core, where lines of the result begin that are not neighbours
+TILE_CYCLES = 1400  # start of transfers, barriers, call of the kernel, whose code is cold
+RUN_CYCLES = 100  # of a core, where lines of the result begin that are not neighbours
 CALL_CYCLES = 250
-VISIBLE = 5.0  # of a cycle of copying that nothing hides; tuning knows better
+VISIBLE = 4.0  # of a cycle of copying that nothing hides; tuning knows better
 MACS_PER_CYCLE = 0.55  # of one core
 WORDS_PER_CYCLE = 0.25
 LINE_CYCLES = 3  # of a line of a transfer, besides its bytes
+COMMAND_CYCLES = 50  # of a core, for a plane of a box: each is a command of its own
 ADD_CYCLES = 14  # per element and further tile of a sum
 MOST_AXES = 4
 MOST_TILES = 1000  # along an axis: their hops are in the table, where offsets have 16 bits
@@ -46,6 +47,7 @@ class Operand:
     once: bool = False
     storage: str = ""
     bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
+    fetched: bool = False  # by the kernel itself, from where it lies
     rides: bool = False  # made beside the call's own result, by the first tiles of some axes alone
 
     def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
@@ -193,15 +195,15 @@ def _fitting(candidates: Iterable[Candidate], room: int) -> list[Candidate]:
     return sorted(fit, key=lambda c: (c.cost, c.tile))
 
 
-def _starts(problem: Problem) -> Iterator[tuple[int, ...]]:
+def _starts(problem: Problem) -> list[tuple[int, ...]]:
+    """The whole, the smallest tiles, and the smallest along each axis alone."""
     whole = tuple(0 for _ in problem.axes)
-    yield whole
-    free = [
+    least = tuple(
         len(steps) - 1 if not axis.reduction else 0
         for steps, axis in zip(problem.ladders, problem.axes, strict=True)
-    ]
-    if tuple(free) != whole:
-        yield tuple(free)
+    )
+    alone = [(*whole[:n], rung, *whole[n + 1 :]) for n, rung in enumerate(least)]
+    return list(dict.fromkeys([whole, least, *alone]))
 
 
 def _climb(
@@ -275,7 +277,8 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         for operand, extent in zip(operands, extents, strict=True)
         if operand.windowed and (operand.load or operand.store)
     ]
-    trouble = TILE_CYCLES + RUN_CYCLES * shared.runs
+    planes = max((_planes(o, tile, problem.axes) for o, _ in copied), default=1)
+    trouble = TILE_CYCLES + RUN_CYCLES * shared.runs + COMMAND_CYCLES * (planes - 1)
     best: Candidate | None = None
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
         loops = [*order, *summed]
@@ -318,6 +321,12 @@ def _copy_cycles(operand: Operand, extent: int, tile: Sequence[int], axes: Seque
     return extent * WORD / operand.bandwidth + LINE_CYCLES * lines
 
 
+def _planes(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
+    boxed = tuple((0, wide) for wide, _ in operand.ranges_box(tile, axes))
+    found = lines_of(operand.shape, boxed, WORD)
+    return found.planes if found else 1
+
+
 def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]) -> int:
     """1 if boxes of this operand can neither be copied nor be used where they lie."""
     if (
@@ -329,6 +338,8 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
         )
     ):
         return 1  # every tile would write all of it
+    if operand.fetched:
+        return 0
     box: tuple[Range, ...] = tuple((0, e) for e, _ in operand.ranges_box(tile, problem.axes))
     if operand.windowed:
         return int(lines_of(operand.shape, box, WORD) is None)

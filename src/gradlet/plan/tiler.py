@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 
 from gradlet.graph import Graph, Node, Site
 from gradlet.kernels import (
     Kernel,
     candidates,
+    variant_of,
 )
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Size
+from gradlet.plan.choice import Choice, Context, Wish
+from gradlet.plan.fetching import far_sizes, fetching
 from gradlet.plan.model import Call, Follow
 from gradlet.plan.order import Unit, following
 from gradlet.plan.pieces import (
     Part,
     all_kinds,
+    copyable,
     part_of,
     signature,
     tile_axis,
@@ -31,50 +35,6 @@ from gradlet.target import Target
 
 MOST_KINDS = 16
 DEARER = 2  # as much may be paid for tiles that the faster kernel takes
-IN_PLACE_CYCLES = 14  # of an access to a far word, on top of one to a near word
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How a call is to run; no tiling means on the operands where they lie."""
-
-    kernel: Kernel
-    tiling: Tiling | None
-    scratch: int  # bytes
-    transfer: float = 0.0  # cycles, as judged
-    visible: float = 0.0
-
-    @property
-    def needed(self) -> int:
-        """Bytes of the nearest memory."""
-        return self.scratch + (self.tiling.near_bytes if self.tiling else 0)
-
-
-@dataclass(frozen=True)
-class Context:
-    """A call, the storages that lie near, and the bytes that its boxes may take."""
-
-    unit: Unit
-    call: Call
-    near: Collection[str]
-    room: int
-    problems: dict[bool, Problem] = field(default_factory=dict, init=False, compare=False)
-    """What there is to choose, ahead or not, once it was asked for; see Tiler.problem."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """A way to run a call: how far axes are split, outermost first, ahead or not, the kernel."""
-
-    split: tuple[tuple[str, int], ...]
-    ahead: bool
-    variant: str
-
-    @staticmethod
-    def of(choice: Choice) -> Wish:
-        tiling = choice.tiling
-        split = tuple((axis.name, axis.tile) for axis in tiling.axes) if tiling else ()
-        return Wish(split, tiling.ahead if tiling else True, choice.kernel.variant)
 
 
 class Tiler:
@@ -149,20 +109,43 @@ class Tiler:
             (n for n, operand in enumerate(operands) if operand and operand.windowed),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
         )
-        for left in range(len(far)):
-            tried = [
+        tries: list[tuple[Call, Sequence[Operand | None]]] = [
+            (call, operands),
+            *fetching(call, operands, self.target.isa),
+        ]
+        wanted = self.variants.get(call.kernel.family)
+        tries.sort(key=lambda item: item[0].kernel.variant != wanted)
+        for left in range(1, len(far)):
+            seen = [
                 replace(operand, windowed=False) if operand and n in far[:left] else operand
                 for n, operand in enumerate(operands)
             ]
+            tries.append((call, seen))
+        for own, given in tries:
             for ahead in self.modes:
-                choice = self._tiled(unit, call, site, tried, room, ahead)
+                choice = self._tiled(unit, own, site, given, room, ahead)
                 if choice is not None:
                     return choice
         return Choice(call.kernel, None, 0)
 
+    def fetchers(self, context: Context) -> list[str]:
+        """Variants that fetch an operand of this call themselves."""
+        operands = self.problems.operands_of(context.unit, context.call, context.near)
+        return [
+            call.kernel.variant for call, _ in fetching(context.call, operands, self.target.isa)
+        ]
+
+    def _seen(self, context: Context, variant: str) -> tuple[Call, Sequence[Operand | None]]:
+        """The call and its operands as a variant sees them."""
+        operands = self.problems.operands_of(context.unit, context.call, context.near)
+        for call, seen in fetching(context.call, operands, self.target.isa):
+            if call.kernel.variant == variant:
+                return call, seen
+        return context.call, operands
+
     def realised(self, context: Context, wish: Wish) -> Choice | None:
         """A wish as a choice, if it can be done in that context."""
-        problem = self.problem(context, wish.ahead)
+        problem = self.problem(context, wish.ahead, wish.variant)
         numbers = {axis.name: number for number, axis in enumerate(problem.axes)}
         if any(name not in numbers for name, _ in wish.split):
             return None
@@ -174,22 +157,23 @@ class Tiler:
         if found.wrong:
             return None
         site = self.problems.site_of(context.unit)
-        operands = self.problems.operands_of(context.unit, context.call, context.near)
-        made = self._made(context.unit, context.call, site, operands, problem, found, wish.variant)
+        call, operands = self._seen(context, wish.variant)
+        made = self._made(context.unit, call, site, operands, problem, found, wish.variant)
         if isinstance(made, str) or made.kernel.variant != wish.variant:
             return None
         needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
         return made if needed <= context.room else None
 
-    def problem(self, context: Context, ahead: bool) -> Problem:
-        """What there is to choose for a call with all its far operands in windows."""
-        if ahead not in context.problems:
-            unit, call = context.unit, context.call
-            site = self.problems.site_of(unit)
-            operands = self.problems.operands_of(unit, call, context.near)
-            found = self.problems.problem_of(unit, call, site, operands, set(), ahead)
-            context.problems[ahead] = found
-        return context.problems[ahead]
+    def problem(self, context: Context, ahead: bool, variant: str = "") -> Problem:
+        """What there is to choose for a call with all its far operands in windows, but for those
+        that the variant fetches itself."""
+        key = ahead, variant
+        if key not in context.problems:
+            site = self.problems.site_of(context.unit)
+            call, operands = self._seen(context, variant)
+            found = self.problems.problem_of(context.unit, call, site, operands, set(), ahead)
+            context.problems[key] = found
+        return context.problems[key]
 
     def variants_of(self, call: Call) -> list[str]:
         """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""
@@ -267,7 +251,7 @@ class Tiler:
         parts = self._parts(site, tuple(tiles))
         if parts is None:
             return tiles[-1].name
-        sizes = [part.sizes for part in parts]
+        sizes = [{**part.sizes, **far_sizes(site, call.kernel)} for part in parts]
         summed = any(axis.reduction for axis in tiles)
         kernel, more = self._kernels(call, sizes, summed, variant)
         if kernel is None:
@@ -281,6 +265,8 @@ class Tiler:
             window_on(operand, places, tiles, problem.ahead) if operand else None
             for operand in (*operands, *sums)
         )
+        if not all(copyable(window, tiles) for window in windows if window):
+            return tiles[-1].name
         tiling = Tiling(tuple(tiles), windows, tuple(sizes), problem.ahead, more)
         follow = replace(call, kernel=kernel).behind
         if follow or gradient:
@@ -365,14 +351,16 @@ class Tiler:
         variant: str = "",
     ) -> Kernel | None:
         """The best kernel that takes all these sizes, or the one that is asked for."""
-        isa = self.target.isa
+        isa, far = self.target.isa, variant_of(like).far if like.variant else ()
         found: list[Kernel] | None = None
         for item in sizes:
-            able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype)
+            able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype, far=far)
             found = able if found is None else [kernel for kernel in found if kernel in able]
         wanted = variant or self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]
         usable = named or found
+        if far:  # others do not find that operand
+            usable = [kernel for kernel in found or () if kernel.variant == like.variant]
         return usable[-1] if usable else None
 
     def _finish(

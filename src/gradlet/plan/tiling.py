@@ -49,7 +49,8 @@ class Window:
 
     near: what the buffers of its slots are called, which are `slot_buffers`; "" if the operand is
     used where it lies. once: only the first tile of a reduction gets it. early: its first box is
-    fetched while the call before still computes.
+    fetched while the call before still computes. fetched: the operand stays in its far memory, and
+    the kernel itself copies what it needs.
     """
 
     tensor: str
@@ -62,6 +63,7 @@ class Window:
     store: bool = False
     once: bool = False
     early: bool = False
+    fetched: bool = False
 
     def box(self, ranges: Sequence[Range]) -> Box:
         """What the tile with these ranges of all axes needs."""

@@ -82,6 +82,6 @@ def _source(kernel: Kernel) -> str:
 
 @cache
 def _runtime(port: str) -> str:
-    names = ("gl.h", "gl_tiles.h", f"gl_port_{port}.h", f"{port}/tiles_trial.c")
+    names = ("gl.h", "gl_tiles.h", f"gl_port_{port}.h", f"gl_dma_{port}.h", f"{port}/tiles_trial.c")
     text = "".join((RUNTIME / name).read_text() for name in names)
     return hashlib.sha256(f"{text}{library().name}".encode()).hexdigest()

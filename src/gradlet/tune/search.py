@@ -18,9 +18,9 @@ from statistics import median
 
 from gradlet.graph import Graph
 from gradlet.plan import Context, Tiler, Wish
+from gradlet.plan.choice import Choice
 from gradlet.plan.model import Call
 from gradlet.plan.tile import Candidate, Problem, along_one_axis, explored, grid, neighbours
-from gradlet.plan.tiler import Choice
 from gradlet.plan.tiling import Riding, Tiling, Window
 from gradlet.tune.measure import UNLIMITED, Job
 from gradlet.tune.program import Function, Functions, functions_of
@@ -114,44 +114,35 @@ class Search:
         if self.context is None:
             yield self._in_place()
             return
+        own = self.tiler.choose(self.context)
         if self.settings.exhaustive:
-            ranked = self._all()
+            ranked = self._all(own.tiling.count if own.tiling else 1)
             self.most = len(ranked)
             for most in (1, PORTION, len(ranked)):
-                yield self._able([*self.own, *ranked], most)
+                yield self._able([*self._as_wish(own), *ranked], most)
             return
         keep, around = self.settings.keep, self.settings.around
         self.most = keep + self.settings.rounds * around
-        yield self._able(self.own, 1)
+        yield self._able(self._as_wish(own), 1)
         yield self._able(self._first, keep - len(self.jobs))
         for number in range(self.settings.rounds):
             leaders = self._quickest(1 if number % 2 else LEADERS)
             yield self._able(self._around(leaders), around)
 
-    @cached_property
-    def _chosen(self) -> Choice:
-        """The planner's own choice."""
-        assert self.context is not None
-        return self.tiler.choose(self.context)
-
-    @property
-    def own(self) -> list[Wish]:
-        """The same as a wish, if it has tiles."""
-        return [Wish.of(self._chosen)] if self._chosen.tiling else []
+    def _as_wish(self, choice: Choice) -> list[Wish]:
+        return [Wish.of(choice)] if choice.tiling else []
 
     def _able(self, wishes: Iterable[Wish], most: int) -> list[Wish]:
         """The first of them that are new and can be done."""
         new = (wish for wish in wishes if wish not in self.jobs)
         return list(islice((wish for wish in new if self._job(wish)), most))
 
-    def _all(self) -> list[Wish]:
+    def _all(self, tiles: int) -> list[Wish]:
         """All of the space, the best judged first."""
         assert self.context is not None
-        tiles = self._chosen.tiling.count if self._chosen.tiling else 1
         most, found = max(self.settings.tiles, 4 * tiles), []
-        for ahead in self.tiler.modes:
-            problem = self.tiler.problem(self.context, ahead)
-            found += self._wishes(problem, grid(problem, self.context.room, most), ahead)
+        for problem, fetcher in self._problems():
+            found += self._wishes(problem, grid(problem, self.context.room, most), fetcher)
         return _ranked(found)
 
     @cached_property
@@ -159,31 +150,37 @@ class Search:
         """The best of each kind, then the best of the rest."""
         assert self.context is not None
         found: list[tuple[float, Wish]] = []
-        for ahead in self.tiler.modes:
-            problem, room = self.tiler.problem(self.context, ahead), self.context.room
+        for problem, fetcher in self._problems():
+            room = self.context.room
             candidates = [*explored(problem, room), *along_one_axis(problem, room)]
-            found += self._wishes(problem, candidates, ahead)
+            found += self._wishes(problem, candidates, fetcher)
         ranked = _ranked(found)
         return [*_best_of_each_kind(ranked), *ranked]
 
+    def _problems(self) -> Iterator[tuple[Problem, str]]:
+        """What there is to choose, in each buffer mode: with all kernels that see far operands
+        through windows, and with each that fetches some of them itself."""
+        assert self.context is not None
+        for fetcher in ("", *self.tiler.fetchers(self.context)):
+            for ahead in self.tiler.modes:
+                yield self.tiler.problem(self.context, ahead, fetcher), fetcher
+
     def _wishes(
-        self, problem: Problem, candidates: Iterable[Candidate], ahead: bool
+        self, problem: Problem, candidates: Iterable[Candidate], fetcher: str
     ) -> list[tuple[float, Wish]]:
-        """With every kernel; those further down the catalogue are thought to be quicker. A search
-        that is not exhaustive takes the last, which was the best wherever all were measured, and
-        the planner's own."""
-        variants = self.tiler.variants_of(self.call)
+        """With every kernel; those further down the catalogue are thought to be quicker, and those
+        that fetch operands themselves slower."""
+        variants = [fetcher] if fetcher else self.tiler.variants_of(self.call)
         if not self.settings.exhaustive:
-            own = {wish.variant for wish in self.own}
-            variants = [v for v in variants if v in own or v == variants[-1]]
+            variants = variants[-2:]
         found = []
         for candidate in candidates:
             split = tuple((problem.axes[n].name, candidate.tile[n]) for n in candidate.order)
             for rank, variant in enumerate(reversed(variants)):
-                wish = Wish(split, ahead, variant)
+                wish = Wish(split, problem.ahead, variant)
                 self.judged[wish] = candidate.cost
                 self.tiles[wish] = candidate.tile
-                found.append((candidate.cost * (1 + rank), wish))
+                found.append((candidate.cost * (1 + rank + bool(fetcher)), wish))
         return found
 
     def _around(self, leaders: Iterable[Wish]) -> list[Wish]:
@@ -191,11 +188,10 @@ class Search:
         assert self.context is not None
         found: list[Wish] = []
         tiles = dict.fromkeys(self.tiles[wish] for wish in leaders if wish in self.tiles)
-        for ahead in self.tiler.modes:
-            problem = self.tiler.problem(self.context, ahead)
+        for problem, fetcher in self._problems():
             for tile in tiles:
                 steps = neighbours(problem, tile, self.context.room)
-                found += [wish for _, wish in self._wishes(problem, steps, ahead)]
+                found += [wish for _, wish in self._wishes(problem, steps, fetcher)]
         expected = self._expected(found)
         return sorted(expected, key=lambda wish: (expected[wish], str(wish)))
 

@@ -182,7 +182,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
         "pieces": product.pieces,
         "side_by_side": mode in SIDE_BY_SIDE,
         "struct": _struct(),
-        "panel": OnePanel(Asm("panel"), product).function(),
+        "panel_function": OnePanel(Asm("panel"), product).function(),
     }
 
 

@@ -74,7 +74,7 @@ def _sorted(of: str, e: str = "e", sign: str = "low") -> tuple[Line, ...]:
     )
 
 
-def _sigmoid(of: str) -> tuple[Line, ...]:
+def sigmoid(of: str) -> tuple[Line, ...]:
     return (*_sides(of), *_sorted(of)[:-1])
 
 
@@ -84,10 +84,7 @@ ARGUMENT: tuple[Line, ...] = (
     ("fmadd.s", "u", "u", "x", "x"),
     ("fmul.s", "u", "u", "inner"),
 )
-TANH: tuple[Line, ...] = (
-    ("fsgnjx.s", "z", "x", "x"),
-    ("fadd.s", "z", "z", "z"),
-    ("fsub.s", "z", "zero", "z"),
+EXPM1_BELOW: tuple[Line, ...] = (
     ("p.minu", "z", "z", "end"),
     ("fmadd.s", "t", "z", "log2e", "magic"),
     ("fsub.s", "r", "t", "magic"),
@@ -99,6 +96,13 @@ TANH: tuple[Line, ...] = (
     ("add", "t", "t", "one"),  # 2^n
     ("fsub.s", "z", "t", "one"),
     ("fmadd.s", "e", "t", "e", "z"),
+)
+"""e = exp(z) - 1 for z <= 0"""
+TANH: tuple[Line, ...] = (
+    ("fsgnjx.s", "z", "x", "x"),
+    ("fadd.s", "z", "z", "z"),
+    ("fsub.s", "z", "zero", "z"),
+    *EXPM1_BELOW,
     ("fadd.s", "z", "e", "two"),
     *inverse("z", "s", "r"),
     ("fmul.s", "e", "e", "s"),
@@ -124,9 +128,9 @@ NORMAL: tuple[Line, ...] = (
 )
 """a = -|x|, p = T(|x|), z = exp(-x^2 / 2)"""
 BODIES: dict[str, tuple[tuple[Line, ...], str]] = {
-    "sigmoid": (_sigmoid("x"), "s"),
+    "sigmoid": (sigmoid("x"), "s"),
     "tanh": (TANH, "e"),
-    "silu": ((*_sigmoid("x"), ("fmul.s", "x", "x", "s")), "x"),
+    "silu": ((*sigmoid("x"), ("fmul.s", "x", "x", "s")), "x"),
     "silu_grad": (
         (
             *_sides("x"),
@@ -157,7 +161,7 @@ BODIES: dict[str, tuple[tuple[Line, ...], str]] = {
         ),
         "dy",
     ),
-    "gelu_tanh": ((*ARGUMENT, *_sigmoid("u"), ("fmul.s", "x", "x", "s")), "x"),
+    "gelu_tanh": ((*ARGUMENT, *sigmoid("u"), ("fmul.s", "x", "x", "s")), "x"),
     "gelu_tanh_grad": (
         (
             *ARGUMENT,

@@ -2,9 +2,7 @@
 
 A row of inputs is the last of one row of outputs, the middle of the next and the first of the one
 after that. When an output is stored, the one below moves into its register with the first
-multiply-add of its middle row, and the one below that begins. The weight gradient is the same with
-other roles: rows of dy lie where the outputs were, the sums where the weights were. There nothing
-moves for free, so the two sets of registers change roles, and the loop has two rows.
+multiply-add of its middle row, and the one below that begins.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from gradlet.xpulp.asm import Asm, AssemblyError
+from gradlet.xpulp.asm import Asm
 from gradlet.xpulp.depthwise_effort import effort as effort
 
 WIDTHS = range(3, 6)
@@ -21,9 +19,9 @@ KERNEL = 3
 FIELDS = (
     *("x", "y", "w", "b", "b_step", "turns", "odd", "above", "below", "count"),
     *("x_step", "y_step", "x_next", "y_next", "fresh", "special", "update", "rate", "decay"),
-    "caller",
+    *("pixel", "w_next", "caller"),
 )
-"""Of the struct that a strip is called with, a word each."""
+"""Of the struct that a strip is called with, a word each; pixel and w_next with channels last."""
 RUN = "sp"
 REGISTERS = (
     *(f"s{i}" for i in range(12)),
@@ -37,14 +35,15 @@ KINDS = [(width, left, right) for width in WIDTHS for left in (0, 1) for right i
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    if mode == "weight_grad":
-        return values([_WeightStrip(*kind, epilogue == "sgd") for kind in KINDS])
-    return values([_MapStrip(*kind, mode == "input_grad", epilogue) for kind in KINDS])
+    back, last = mode.startswith("input_grad"), mode.endswith("_hwc")
+    return values(mode, [_MapStrip(*kind, back, epilogue, last) for kind in KINDS])
 
 
-def values(strips: Sequence[Strip]) -> dict[str, Any]:
+def values(mode: str, strips: Sequence[Strip]) -> dict[str, Any]:
     """For the template, which takes the strips in the order of KINDS."""
     return {
+        "step": mode.removesuffix("_hwc"),
+        "last": mode.endswith("_hwc"),
         "stride": strips[0].stride,
         "functions": "\n\n".join(strip.function() for strip in strips),
         "table": ", ".join(strip.name for strip in strips),
@@ -54,9 +53,12 @@ def values(strips: Sequence[Strip]) -> dict[str, Any]:
 
 
 class Strip(ABC):
-    """One function: some channels, some rows of each, `width` pixels of a row."""
+    """One function: some channels, some rows of each, `width` pixels of a row. last: channels are,
+    so that pixels are further apart than a word, and weights of the next channel elsewhere."""
 
-    def __init__(self, width: int, left: int, right: int, stride: int = 1) -> None:
+    def __init__(
+        self, width: int, left: int, right: int, stride: int = 1, last: bool = False
+    ) -> None:
         self.name = f"strip_{width}_{left}_{right}"
         self.width, self.stride = width, stride
         self.columns = range(left, (width - 1) * stride + KERNEL - right)
@@ -66,6 +68,7 @@ class Strip(ABC):
         self.two = [next(names) for _ in range(width)] if stride == 1 else []
         self.taps = [[next(names) for _ in range(KERNEL)] for _ in range(KERNEL)]
         self.x, self.y, self.x_step, self.y_step = (next(names) for _ in range(4))
+        self.pixel = next(names) if last else ""
         self.inputs = list(names)
         self.temps = self.inputs[0], self.inputs[1]
 
@@ -76,6 +79,7 @@ class Strip(ABC):
         for register, field in (
             *((self.x, "x"), (self.y, "y")),
             *((self.x_step, "x_step"), (self.y_step, "y_step")),
+            *([(self.pixel, "pixel")] if self.pixel else []),
         ):
             self.get(register, field)
         self.before()
@@ -127,7 +131,15 @@ class Strip(ABC):
 
     def y_after(self, pixel: int) -> int | str:
         """How far it is from a pixel to the next that is stored or loaded."""
-        return self.y_step if pixel == self.width - 1 else 4
+        return self.y_step if pixel == self.width - 1 else self.pixel or 4
+
+    def put_weights(self, pointer: str, spare: str) -> None:
+        """The pointer is behind the weights of a channel."""
+        if self.pixel:
+            self.get(spare, "w_next")
+            self.asm("nop")
+            self.asm("add", pointer, pointer, spare)
+        self.put(pointer, "w")
 
     def stream(self) -> Iterator[tuple[int, dict[int, str], range]]:
         """Loads a row of inputs: each column, those in registers, the pixels that it completes."""
@@ -147,7 +159,7 @@ class Strip(ABC):
     def _load(self, free: list[str], here: dict[int, str], column: int) -> None:
         here[column] = free.pop(0)
         last = column == self.columns[-1]
-        self.asm.lw_post(here[column], self.x, self.x_step if last else 4)
+        self.asm.lw_post(here[column], self.x, self.x_step if last else self.pixel or 4)
 
     def met(self, column: int) -> list[int]:
         """The pixels that a column of inputs contributes to."""
@@ -183,8 +195,10 @@ def store(strip: Stored, register: str, step: int | str) -> None:
 class _MapStrip(Strip):
     """Outputs, or gradients of inputs with the kernel turned round."""
 
-    def __init__(self, width: int, left: int, right: int, back: bool, epilogue: str) -> None:
-        super().__init__(width, left, right)
+    def __init__(
+        self, width: int, left: int, right: int, back: bool, epilogue: str, last: bool
+    ) -> None:
+        super().__init__(width, left, right, last=last)
         self.back, self.epilogue = back, epilogue
         self.bias = "zero" if back else self.inputs.pop()
         self.spare = self.inputs.pop() if epilogue == "sum" else ""
@@ -224,7 +238,7 @@ class _MapStrip(Strip):
         taps = self.all_taps
         for register in reversed(taps) if self.back else taps:
             asm.lw_post(register, pointer, 4)
-        self.put(pointer, "w")
+        self.put_weights(pointer, self.one[0])
         if not self.back:
             self.get(pointer, "b_step")
             asm.lw(self.bias, step)
@@ -253,165 +267,3 @@ class _MapStrip(Strip):
 
     def _store(self, pixel: int) -> None:
         store(self, self.one[pixel], self.y_after(pixel))
-
-
-class _WeightStrip(Strip):
-    """Sums of the weights; `odd` says that the loop is entered in its middle. Channels are special
-    if there are rows above or below, if they do not lie one behind the other, or if sums go on from
-    what is there."""
-
-    def __init__(self, width: int, left: int, right: int, updates: bool) -> None:
-        super().__init__(width, left, right)
-        self.updates = updates
-        self.begun = set(self.all_taps)
-
-    def before(self) -> None:
-        self.asm.compressed(False)
-        self.asm.bounds(0, "loop", "loop_end")
-
-    def channel(self) -> None:
-        asm, one, two, (count, flag, odd) = self.asm, self.one, self.two, self.inputs[:3]
-        self.get(count, "turns")
-        self.get(flag, "special")
-        self.get(odd, "odd")
-        for register in self.taps[LAST]:
-            asm.mv(register, "zero")
-        asm.iterations(0, count)
-        asm.branch("bnez", flag, to="special")
-        asm.branch("beqz", odd, to="even")
-        self._first_rows(two, one)
-        asm.branch("j", to="half")
-        asm.label("even")
-        self._first_rows(one, two)
-        asm.label("enter")
-        self.jump("beqz", "turns", "end")
-        asm.label("loop")
-        start = asm.count
-        self._row(last=one, middle=two, first=one)
-        asm.label("half")
-        self._row(last=two, middle=one, first=two)
-        asm.close("loop_end", start)
-        asm.compressed(True)
-        asm.label("end")
-        self._row(last=one, middle=two)
-        pointer, flag = self.temps
-        self.get(flag, "special")
-        self.get(pointer, "w")
-        asm.branch("bnez", flag, to="special_end")
-        if self.updates:
-            self._update(pointer)
-        else:
-            self._store(pointer)
-        self.put(pointer, "w")
-        self.get(flag, "count")
-        asm("nop")
-        asm("addi", flag, flag, -1)
-        self.put(flag, "count")
-        asm.label("done")
-
-    def _store(self, pointer: str) -> None:
-        for register in self.all_taps:
-            self.asm.sw_post(register, pointer, 4)
-
-    def _update(self, pointer: str) -> None:
-        """One step of SGD, three weights at a time so that no load is waited for."""
-        asm, (rate, decay, *old) = self.asm, (*self.one, *self.two)[: 2 + KERNEL]
-        self.get(rate, "rate")
-        self.get(decay, "decay")
-        for line in self.taps:
-            for place, there in enumerate(old):
-                asm.lw(there, pointer, 4 * place)
-            for register, there in zip(line, old, strict=True):
-                asm("fmadd.s", register, decay, there, register)
-            for register, there in zip(line, old, strict=True):
-                asm("fnmsub.s", register, rate, register, there)
-            for register in line:
-                asm.sw_post(register, pointer, 4)
-
-    def rare(self) -> None:
-        asm, one, two = self.asm, self.one, self.two
-        asm.label("special")
-        for register in (*self.taps[FIRST], *self.taps[MIDDLE]):
-            asm.mv(register, "zero")
-        self.jump("beqz", "odd", "special_even")
-        self._special_rows("odd", two, one)
-        asm.branch("j", to="half")
-        asm.label("special_even")
-        self._special_rows("even", one, two)
-        asm.branch("j", to="enter")
-        asm.label("special_end")
-        self.jump("beqz", "below", "no_below")
-        self._row(last=two)
-        asm.label("no_below")
-        pointer, value = self.temps
-        self.get(value, "fresh")
-        self.get(pointer, "w")
-        asm.branch("bnez", value, to="all_fresh")
-        for index, register in enumerate(self.all_taps):
-            asm.lw(value, pointer, 4 * index)
-            asm("nop")
-            asm("fadd.s", register, value, register)
-        asm.label("all_fresh")
-        if self.updates:
-            self.get(value, "update")
-            asm("nop")
-            asm.branch("beqz", value, to="only_store")
-            self._update(pointer)
-            asm.branch("j", to="special_done")
-            asm.label("only_store")
-        self._store(pointer)
-        asm.label("special_done")
-        self.put(pointer, "w")
-        self.next_channel()
-        asm.branch("j", to="done")
-
-    def _special_rows(self, name: str, a: Sequence[str], b: Sequence[str]) -> None:
-        self.jump("beqz", "above", f"{name}_top")
-        self._row(first=a)
-        self.asm.branch("j", to=f"{name}_next")
-        self.asm.label(f"{name}_top")
-        self._load_row(a)
-        self.asm.label(f"{name}_next")
-        self._row(middle=a, first=b)
-
-    def _first_rows(self, a: Sequence[str], b: Sequence[str]) -> None:
-        """Nothing above: the sums of the first and the middle row of the kernel begin here."""
-        self._load_row(a)
-        self.begun = set(self.taps[LAST])
-        self._row(middle=a, first=b)
-        if self.begun != set(self.all_taps):
-            raise AssemblyError("a tap is not met by the first row")
-
-    def _load_row(self, row: Sequence[str]) -> None:
-        for pixel, register in enumerate(row):
-            self.asm.lw_post(register, self.y, self.y_after(pixel))
-
-    def _row(
-        self,
-        last: Sequence[str] = (),
-        middle: Sequence[str] = (),
-        first: Sequence[str] = (),
-    ) -> None:
-        """One row of inputs, with up to three rows of dy; the first is loaded into `first`."""
-        for column, here, completed in self.stream():
-            if last:
-                self._multiply(LAST, last, [(p, column) for p in self.met(column)], here)
-            for pixel in completed if first else ():
-                self.asm.lw_post(first[pixel], self.y, self.y_after(pixel))
-            if middle:
-                self._multiply(MIDDLE, middle, [(p, column) for p in self.met(column)], here)
-            for pixel in completed if first else ():
-                self._multiply(FIRST, first, [(pixel, c) for c in self.around(pixel)], here)
-
-    def _multiply(
-        self, line: int, row: Sequence[str], pairs: list[tuple[int, int]], here: dict[int, str]
-    ) -> None:
-        for pixel, column in pairs:
-            tap = self.taps[line][column - pixel]
-            self.asm("fmadd.s", tap, here[column], row[pixel], tap if self._known(tap) else "zero")
-
-    def _known(self, tap: str) -> bool:
-        """Whether a sum has begun; it has from now on."""
-        known = tap in self.begun
-        self.begun.add(tap)
-        return known

@@ -15,12 +15,18 @@ from gradlet.xpulp.depthwise import KERNEL, REGISTERS, RUN, store
 CELLS = range(1, 5)
 INSIDE, EVEN, ODD = 0, 1, 2
 """How a strip ends: with another behind it, or with an image of even or odd width."""
-FIELDS = ("x", "y", "w", "turns", "below", "count", "x_step", "y_step", "caller")
+FIELDS = (
+    *("x", "y", "w", "turns", "below", "count", "x_step", "y_step"),
+    *("pixel", "x_next", "y_next", "w_next", "caller"),
+)
+"""Those of the line before the last with channels last: how far pixels are apart, and channels."""
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    strips = [_Strip(c, kind, epilogue) for c in CELLS for kind in (INSIDE, EVEN, ODD)]
+    last = mode.endswith("_hwc")
+    strips = [_Strip(c, kind, epilogue, last) for c in CELLS for kind in (INSIDE, EVEN, ODD)]
     return {
+        "last": last,
         "functions": "\n\n".join(strip.function() for strip in strips),
         "table": ", ".join(strip.name for strip in strips),
         "widest": CELLS[-1],
@@ -28,7 +34,7 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
 
 
 class _Strip:
-    def __init__(self, cells: int, kind: int, epilogue: str) -> None:
+    def __init__(self, cells: int, kind: int, epilogue: str, last: bool) -> None:
         self.name = f"strip_{cells}_{kind}"
         self.asm, self.epilogue = Asm(self.name), epilogue
         self.width = 2 * cells - (kind == ODD)
@@ -38,6 +44,7 @@ class _Strip:
         self.taps = [[next(names) for _ in range(KERNEL)] for _ in range(KERNEL)]
         self.x, self.y, self.x_step, self.y_step = (next(names) for _ in range(4))
         self.even, self.spare = next(names), next(names)
+        self.pixel = next(names) if last else ""
 
     def function(self) -> str:
         asm, count = self.asm, self.even
@@ -46,6 +53,7 @@ class _Strip:
         for register, field in (
             *((self.x, "x"), (self.y, "y")),
             *((self.x_step, "x_step"), (self.y_step, "y_step")),
+            *([(self.pixel, "pixel")] if self.pixel else []),
         ):
             self._get(register, field)
         asm.label("channel")
@@ -63,6 +71,10 @@ class _Strip:
         for pixel, register in enumerate(self.odd):
             self._store(register, pixel)
         asm.label("done")
+        for pointer, field in ((self.x, "x_next"), (self.y, "y_next")) if self.pixel else ():
+            self._get(self.spare, field)
+            asm("nop")
+            asm("add", pointer, pointer, self.spare)
         self._get(count, "count")
         asm("nop")
         asm("addi", count, count, -1)
@@ -84,13 +96,17 @@ class _Strip:
         self.asm("nop")
         for register in (register for line in self.taps for register in line):
             self.asm.lw_post(register, pointer, 4)
+        if self.pixel:
+            self._get(self.spare, "w_next")
+            self.asm("nop")
+            self.asm("add", pointer, pointer, self.spare)
         self._put(pointer, "w")
 
     def _row(self, *, first: bool) -> None:
         """One row of dy; above the first there is nothing to end."""
         asm = self.asm
         for index, register in enumerate(self.given):
-            step = self.x_step if index == len(self.given) - 1 else 4
+            step = self.x_step if index == len(self.given) - 1 else self.pixel or 4
             asm.lw_post(register, self.x, step)
         if len(self.given) == 1:
             asm("nop")
@@ -119,4 +135,4 @@ class _Strip:
             yield cell + 1, 0
 
     def _store(self, register: str, pixel: int) -> None:
-        store(self, register, self.y_step if pixel == self.width - 1 else 4)
+        store(self, register, self.y_step if pixel == self.width - 1 else self.pixel or 4)

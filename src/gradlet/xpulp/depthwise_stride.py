@@ -18,9 +18,10 @@ STRIDE = 2
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    if mode == "weight_grad":
-        return values([_WeightStrip(*kind, STRIDE) for kind in KINDS])
-    return values([_MapStrip(*kind, epilogue) for kind in KINDS])
+    last = mode.endswith("_hwc")
+    if mode.startswith("weight_grad"):
+        return values(mode, [_WeightStrip(*kind, STRIDE, last) for kind in KINDS])
+    return values(mode, [_MapStrip(*kind, epilogue, last) for kind in KINDS])
 
 
 class _StridedStrip(Strip):
@@ -84,8 +85,8 @@ class _StridedStrip(Strip):
 
 
 class _MapStrip(_StridedStrip):
-    def __init__(self, width: int, left: int, right: int, epilogue: str) -> None:
-        super().__init__(width, left, right, STRIDE)
+    def __init__(self, width: int, left: int, right: int, epilogue: str, last: bool) -> None:
+        super().__init__(width, left, right, STRIDE, last)
         self.epilogue = epilogue
         self.bias, self.spare = self.inputs.pop(), self.inputs.pop()
 
@@ -95,7 +96,7 @@ class _MapStrip(_StridedStrip):
         self.get(step, "b")
         for register in self.all_taps:
             asm.lw_post(register, pointer, 4)
-        self.put(pointer, "w")
+        self.put_weights(pointer, self.bias)
         self.get(pointer, "b_step")
         asm.lw(self.bias, step)
         asm("add", step, step, pointer)
@@ -162,4 +163,4 @@ class _WeightStrip(_StridedStrip):
         asm.label("fresh")
         for register in self.all_taps:
             asm.sw_post(register, pointer, 4)
-        self.put(pointer, "w")
+        self.put_weights(pointer, value)

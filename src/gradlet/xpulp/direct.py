@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gradlet.xpulp.asm import SAVED, Asm
-from gradlet.xpulp.direct_narrow import Narrow
+from gradlet.xpulp.asm import SAVED, Asm, AssemblyError
+from gradlet.xpulp.direct_pieces import Pieces
 
 FIELDS = (
     *("x", "w0", "w1", "y0", "y1", "first", "b0", "b1", "rows", "first_row", "y_row"),
     *("lines", "height", "x_line", "w_line"),
     *("channels", "x_inner", "w_inner", "x_outer", "w_outer", "caller", "sp"),
+    *("pixel", "tap", "y_pixel"),
 )
-"""Of the struct that a block is called with, a word each."""
+"""Of the struct that a block is called with, a word each; the last three with channels last."""
 CHANNELS = 2
 RUN = "sp"
 AROUND = tuple(f"a{i}" for i in range(8))
@@ -116,23 +117,27 @@ class Reach:
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     back, dilation = mode == "input_grad", params.get("dilation", 1)
     reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), back, dilation)
-    sides = [(left, right) for left in (0, params["edge"]) for right in (0, params["edge"])]
-    named = {
-        (width, *side): _Block(reach, width, *side, epilogue)
-        for width in range(1, reach.widest + 1)
-        for side in sides
-    }
+    if reach.stride > 1 and reach._first:
+        raise AssemblyError("the first pixel does not meet the first input")
+    pieces = Pieces(FIELDS, reach.kernel, reach.stride, reach.span, reach.widest, back=back)
+    return {"pieces": pieces.body(), **blocks(Block, reach, params["edge"], epilogue)}
+
+
+def blocks(kind: type[Block], reach: Reach, edge: int, epilogue: str) -> dict[str, Any]:
+    """For the template: a function for each width and for each side that sticks out."""
+    sides = [(left, right) for left in (0, edge) for right in (0, edge)]
+    keys = [(width, *side) for width in range(1, reach.widest + 1) for side in sides]
+    made = {key: kind(reach, *key, epilogue) for key in keys}
     return {
+        "back": reach.back,
+        "last": kind is not Block,
         "reach": reach,
-        "narrow": Narrow(FIELDS, reach.kernel, reach.stride, reach.widest).body(),
-        "functions": "\n\n".join(block.function() for block in named.values()),
-        "table": ", ".join(
-            named[width, *side].name for width in range(1, reach.widest + 1) for side in sides
-        ),
+        "functions": "\n\n".join(block.function() for block in made.values()),
+        "table": ", ".join(made[key].name for key in keys),
     }
 
 
-class _Block:
+class Block:
     """One function: all rows of a run, each with the same taps. What is outside of the loops runs
     rarely, and is compressed."""
 
@@ -153,8 +158,7 @@ class _Block:
         asm = self.asm
         asm.compressed(True)
         asm.enter(4 * FIELDS.index("caller"))
-        self._get(self.x_step, "x_inner")
-        self._get(self.w_step, "w_inner")
+        self._steps()
         asm.label("row")
         self._begin()
         if self.meets:
@@ -168,6 +172,11 @@ class _Block:
             self._rare()
         asm.compressed(False)
         return asm.function("struct run *run")
+
+    def _steps(self) -> None:
+        """What stays the same from row to row."""
+        self._get(self.x_step, "x_inner")
+        self._get(self.w_step, "w_inner")
 
     def _get(self, register: str, field: str) -> None:
         self.asm.lw(register, RUN, 4 * FIELDS.index(field))
@@ -202,7 +211,10 @@ class _Block:
         asm.label("begun")
         self._get(self.inner, "channels")
         asm.branch("blez", outer, to="store")
-        order = self._order()
+        self._loops(outer, spare)
+
+    def _loops(self, outer: str, spare: str) -> None:
+        asm, order = self.asm, self._order()
         asm("addi", self.x, self.x, 4 * order[-1][0])
         if last := self.reach.weight(self._weight_order()[-1]):
             for pointer in self.w:
@@ -212,23 +224,33 @@ class _Block:
         with asm.loop(1, outer):
             with asm.loop(0, self.inner):
                 self._body(order)
-            x_outer, w_outer = outer, spare
-            self._get(x_outer, "x_outer")
-            self._get(w_outer, "w_outer")
-            asm("add", self.x, self.x, x_outer)
-            for pointer in self.w:
-                asm("add", pointer, pointer, w_outer)
+            self._next_line(outer, spare)
+
+    def _next_line(self, x_outer: str, w_outer: str) -> None:
+        asm = self.asm
+        self._get(x_outer, "x_outer")
+        self._get(w_outer, "w_outer")
+        asm("add", self.x, self.x, x_outer)
+        for pointer in self.w:
+            asm("add", pointer, pointer, w_outer)
 
     def _rare(self) -> None:
-        """The kernel begins above the image; or there is one channel, and the lines are inside."""
-        asm, (first, step) = self.asm, self.inputs
-        outer = self.weights[0][0]
+        self._below()
+        self._single()
+
+    def _below(self) -> None:
+        """The kernel begins above the image."""
+        asm, outer, (first, step) = self.asm, self.weights[0][0], self.inputs
         asm.label("below")
         self._get(step, "w_line")
         asm("sub", outer, outer, first)
         for pointer in self.w:
             asm.mac(pointer, first, step)
         asm.branch("j", to="begun")
+
+    def _single(self) -> None:
+        """There is one channel, and the lines are inside."""
+        asm, outer = self.asm, self.weights[0][0]
         asm.label("single")
         asm.mv(self.inner, outer)
         self._get(self.x_step, "x_line")
@@ -253,7 +275,7 @@ class _Block:
         here: list[int] = []
         self._load_input(order, 0)
         for index, (_, pairs) in enumerate(order):
-            fresh = sorted({tap for tap, _ in pairs} - set(here))
+            fresh = self._fresh({tap for tap, _ in pairs}, here)
             for tap in fresh:
                 self._load_weights(tap, weights)
             if index + 1 < len(order):
@@ -266,6 +288,10 @@ class _Block:
                     total = self.sums[channel][pixel]
                     asm("fmadd.s", total, register, self.weights[channel][tap], total)
             here += fresh
+
+    def _fresh(self, taps: set[int], here: list[int]) -> list[int]:
+        """The weights that are loaded for these taps."""
+        return sorted(taps - set(here))
 
     def _load_input(self, order: list[tuple[int, list[tuple[int, int]]]], index: int) -> None:
         register, last = self.inputs[index % 2], order[-1][0]
@@ -294,10 +320,15 @@ class _Block:
         elif self.epilogue == "relu":
             for register in (register for sums in self.sums for register in sums):
                 asm.max(register, register, "zero")  # as integers: the FPU makes no negative NaN
+        run = self.inputs[0]
+        asm.mv(run, RUN)
         for channel, pointer in enumerate(self.w):
-            for pixel, register in enumerate(self.sums[channel][1:], 1):
-                asm.sw(register, pointer, 4 * pixel)
-            asm.sw_post(self.sums[channel][0], pointer, step)
+            asm.mv(RUN, pointer)  # what is near the stack pointer takes the shortest instructions
+            for pixel, register in enumerate(self.sums[channel]):
+                asm.sw(register, RUN, 4 * pixel)
+            asm("add", pointer, pointer, step)
+        asm.mv(RUN, run)
+        for channel, pointer in enumerate(self.w):
             self._put(pointer, f"y{channel}")
 
     def _add(self, sums: list[str], pointer: str) -> None:
@@ -312,7 +343,8 @@ class _Block:
 
     def _next_row(self) -> None:
         """Leaves the number of rows to come in the first of the inputs."""
-        asm, rows, (first, step) = self.asm, self.inputs[0], self.w
+        asm, rows = self.asm, self.inputs[0]
+        first, step = (registers[0] for registers in self.weights)
         self._get(rows, "rows")
         self._get(first, "first")
         self._get(step, "first_row")

@@ -39,8 +39,8 @@ class Start:
     def get(self, register: str, field: str) -> None:
         self.asm.lw(register, "sp", 4 * self.words.index(field))
 
-    def begin(self) -> None:
-        """Leaves out_channels in a4; a5 is free from here on."""
+    def begin(self, channels: str = "out_channels") -> None:
+        """Leaves these in a4; a5 is free from here on."""
         asm = self.asm
         asm.compressed(True)
         asm.push(KEPT)
@@ -53,7 +53,7 @@ class Start:
         self.size("a4", "dilation_h")
         asm("or", "a2", "a2", "a3")
         asm("or", "a2", "a2", "a4")
-        self.size("a4", "out_channels")
+        self.size("a4", channels)
         asm.bne_imm("a2", 1, to="any")
 
     def share(self, register: str) -> None:

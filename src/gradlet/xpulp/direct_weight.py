@@ -13,10 +13,11 @@ sums that update weights are kept until there are several units of them, for a l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gradlet.xpulp.asm import Asm
+from gradlet.xpulp.direct_row import Row
 from gradlet.xpulp.direct_usual import Usual
 
 CHANNELS = 2
@@ -38,32 +39,41 @@ which is small."""
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    made, facts = units(Unit, epilogue, params)
+    room = 4 * (len(FIELDS) + CHANNELS * facts["kept"] * facts["taps"])
+    usual = Usual(FIELDS, room, epilogue, {**params, **facts})
+    return {**facts, **made, "usual": usual.body(), "last": False}
+
+
+def units(
+    kind: type[Unit], epilogue: str, params: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """For the template: a function for each side that sticks out and what is left over of a row;
+    and what is to know about them."""
     shape = params["kernel"], params["stride"], params["lines"]
     sides = [(left, right) for left in (0, params["edge"]) for right in (0, params["edge"])]
-    period = _Unit(*shape, 0, 0, 0, epilogue).period
-    keys = [(*side, rest) for rest in range(period) for side in sides]
-    units = {key: _Unit(*shape, *key, epilogue) for key in keys}
-    some = units[keys[0]]
+    some = kind(*shape, 0, 0, 0, epilogue)
+    keys = [(*side, rest) for rest in range(some.period) for side in sides]
+    made = {key: kind(*shape, *key, epilogue) for key in keys}
     over = params["kernel"] - params["stride"]
-    facts: dict[str, Any] = {
+    facts = {
         "taps": len(some.taps),
         "kept": KEPT if epilogue in UPDATES else 1,
-        "period": period,
+        "period": some.period,
         "head": some.window - 1,
         "tails": [max(0, -(-(over - right) // params["stride"])) for right in (0, params["edge"])],
     }
-    room = 4 * (len(FIELDS) + CHANNELS * facts["kept"] * len(some.taps))
     return {
-        **facts,
-        "usual": Usual(FIELDS, room, epilogue, {**params, **facts}).body(),
-        "functions": "\n\n".join(unit.function() for unit in units.values()),
-        "table": ", ".join(units[key].name for key in keys),
-    }
+        "functions": "\n\n".join(unit.function() for unit in made.values()),
+        "table": ", ".join(made[key].name for key in keys),
+    }, facts
 
 
-class _Unit:
+class Unit:
     """One function: some units one after the other, of each all rows; `rest` steps come before
     those that the loop takes by the period."""
+
+    fields: tuple[str, ...] = FIELDS
 
     def __init__(
         self,
@@ -113,8 +123,7 @@ class _Unit:
         asm = self.asm
         asm.compressed(True)
         asm.enter(self._place("caller"))
-        self._get(self.line, "line")
-        asm("sub", self.back, "zero", self.line)
+        self._steps()
         asm.label("unit")
         self._begin_unit()
         count = self.temps[0]
@@ -141,6 +150,11 @@ class _Unit:
         asm.compressed(False)
         return asm.function("struct unit *unit")
 
+    def _steps(self) -> None:
+        """Up and down in a column of inputs."""
+        self._get(self.line, "line")
+        self.asm("sub", self.back, "zero", self.line)
+
     def _get(self, register: str, field: str) -> None:
         self.asm.lw(register, "sp", self._place(field))
 
@@ -148,7 +162,7 @@ class _Unit:
         self.asm.sw(register, "sp", self._place(field))
 
     def _place(self, field: str) -> int:
-        return 4 * FIELDS.index(field)
+        return 4 * self.fields.index(field)
 
     def _begin_unit(self) -> None:
         asm, (first, second) = self.asm, self.d
@@ -169,7 +183,7 @@ class _Unit:
         self._row_loop(count, range(self.lines - 1), "border")
         self._get(below, "below")
         asm.branch("bnez", below, to="whole")
-        asm("add", self.x, self.x, self.back)
+        asm("sub", self.x, self.x, self.line)
         for line in reversed(range(self.lines)):
             for tap in range(self.kernel):
                 for channel in range(CHANNELS):
@@ -180,7 +194,7 @@ class _Unit:
     def _row_loop(self, count: str, lines: range, name: str) -> None:
         asm, first = self.asm, self.window - 1 + self.rest
         with asm.loop(1, count):
-            row = _Row(self, lines)
+            row = self.row_of(lines)
             for step in range(first):
                 row.step(step, fetch="turns" if step == first - 1 else "")
             turns = row.fetched or self._load_into(count, "turns")
@@ -195,6 +209,9 @@ class _Unit:
                 row.step(first + step, tail=step + 1, fetch=back)
             back = row.fetched or self._load_into(count, f"back{row.end}")
             asm("add", self.x, self.x, back)
+
+    def row_of(self, lines: range) -> Row:
+        return Row(self, lines)
 
     def _load_into(self, register: str, field: str) -> str:
         self._get(register, field)
@@ -251,9 +268,9 @@ class _Unit:
 
     def _update(self) -> None:
         """The weights of all units that are kept; two at a time, of both channels."""
-        asm, kept = self.asm, 4 * len(FIELDS)
+        asm, kept = self.asm, 4 * len(self.fields)
         free = [*(register for _, register in self.places), *self.inputs]
-        source, w0, w1, rate, decay, first, second, old, other = free[:9]
+        source, w0, w1, rate, decay, *work = free[:9]
         end = self.x
         self._get(end, "slot")
         asm("addi", source, "sp", kept)
@@ -266,23 +283,36 @@ class _Unit:
         asm("add", w1, w1, w0)
         asm.label("update")
         with asm.loop(0, len(self.taps)):
-            asm.lw(second, source, 4 * len(self.taps))
-            asm.lw(old, w0)
-            asm.lw_post(first, source, 4)
-            asm.lw(other, w1)
-            for value, there in ((first, old), (second, other)):
-                if self.epilogue == "sgd":
-                    asm("fmadd.s", value, decay, there, value)
-                else:
-                    asm("fadd.s", value, there, value)
-            for value, there in ((first, old), (second, other)):
-                if self.epilogue == "sgd":
-                    asm("fnmsub.s", value, rate, value, there)
-            asm.sw_post(first, w0, 4)
-            asm.sw_post(second, w1, 4)
+            self._update_taps(source, (w0, w1), 4, (rate, decay), work)
         asm("addi", source, source, 4 * len(self.taps))
         asm.branch("bne", source, end, to="update")
         self._put(w0, "w0")
+
+    def _update_taps(
+        self,
+        source: str,
+        pointers: tuple[str, str],
+        step: int | str,
+        settings: tuple[str, str],
+        work: list[str],
+    ) -> None:
+        """The next tap of both channels."""
+        asm, (w0, w1), (rate, decay) = self.asm, pointers, settings
+        first, second, old, other = work
+        asm.lw(second, source, 4 * len(self.taps))
+        asm.lw(old, w0)
+        asm.lw_post(first, source, 4)
+        asm.lw(other, w1)
+        for value, there in ((first, old), (second, other)):
+            if self.epilogue == "sgd":
+                asm("fmadd.s", value, decay, there, value)
+            else:
+                asm("fadd.s", value, there, value)
+        for value, there in ((first, old), (second, other)):
+            if self.epilogue == "sgd":
+                asm("fnmsub.s", value, rate, value, there)
+        asm.sw_post(first, w0, step)
+        asm.sw_post(second, w1, step)
 
     def _next_pair(self) -> None:
         """Of output channels, if there are units left."""
@@ -309,88 +339,7 @@ class _Unit:
         asm, (old, _) = self.asm, self.temps
         asm.label("keep")
         for place, register in self.places:
-            asm.lw(old, "sp", 4 * len(FIELDS) + place)
+            asm.lw(old, "sp", 4 * len(self.fields) + place)
             asm("fadd.s", register, old, register)
-            asm.sw(register, "sp", 4 * len(FIELDS) + place)
+            asm.sw(register, "sp", 4 * len(self.fields) + place)
         asm.branch("j", to="out")
-
-
-class _Row:
-    """Writes the steps of a row; knows whether the pointer is at the first or at the last line."""
-
-    def __init__(self, unit: _Unit, lines: range) -> None:
-        self.unit, self.lines = unit, lines
-        self.low = False
-        self.free = list(unit.inputs)
-        self.columns: dict[int, dict[int, str]] = {}  # the registers of a column by line
-        self.fetched = ""  # the register with the field that a step was to fetch
-
-    @property
-    def end(self) -> int:
-        """Where the pointer is left: at the first line, at the last but one, at the last."""
-        return self._place(self.low)
-
-    def end_of(self, tail: int) -> int:
-        """The same behind a step of the tail that is still to come."""
-        columns = {column for _, column, _ in self._pairs(0, False, tail)}
-        return self._place(self.low ^ (len(columns) % 2 == 1))
-
-    def _place(self, low: bool) -> int:
-        if not low or len(self.lines) == 1:
-            return 0
-        return 2 if len(self.lines) == self.unit.lines else 1
-
-    def step(self, step: int, *, body: bool = False, tail: int = 0, fetch: str = "") -> None:
-        """tail: so many steps behind the last gradient. Any other step has a new one. fetch: a
-        field that is wanted behind the step, into a register that is not needed until its end."""
-        unit = self.unit
-        pairs = sorted(self._pairs(step, body, tail))
-        places = sorted({column for _, column, _ in pairs})
-        loaded = bool(tail)
-        for index, (pixel, column, tap) in enumerate(pairs):
-            if pixel == step and not loaded:
-                self._load_gradients(step)
-                loaded = True
-            if column not in self.columns:
-                self._load_column(column, next((c for c in places if c > column), unit.stride))
-            values = unit.gradients[pixel % unit.held]
-            for line, register in self.columns[column].items():
-                for total, value in zip(unit.sums[line][tap], values, strict=True):
-                    unit.asm("fmadd.s", total, register, value, total)
-                if fetch and index == len(pairs) - 1 and not self.fetched:
-                    self.fetched = unit._load_into(register, fetch)
-            if all(later != column for _, later, _ in pairs[index + 1 :]):
-                self.free += self.columns.pop(column).values()
-        if not loaded:
-            self._load_gradients(step)
-
-    def _pairs(self, step: int, body: bool, tail: int) -> Iterator[tuple[int, int, int]]:
-        """(pixel, column, tap) of the columns that are new in this step, oldest pixel first."""
-        unit = self.unit
-        for column in range(unit.stride):
-            if tail:
-                behind = unit.kernel - 1 - unit.stride - unit.right
-                there = (tail - 1) * unit.stride + column <= behind
-            else:
-                there = body or step * unit.stride + column >= unit.left
-            for age in range(tail, unit.window if body or tail else min(unit.window, step + 1)):
-                tap = age * unit.stride + column
-                if there and tap < unit.kernel:
-                    yield step - age, column, tap
-
-    def _load_gradients(self, step: int) -> None:
-        registers = self.unit.gradients[step % self.unit.held]
-        for register, pointer in zip(registers, self.unit.d, strict=True):
-            self.unit.asm.lw_post(register, pointer, 4)
-
-    def _load_column(self, column: int, following: int) -> None:
-        """Down and up in turn; the last load of a column goes on to the one that follows."""
-        unit, order = self.unit, list(reversed(self.lines)) if self.low else list(self.lines)
-        self.columns[column] = {line: self.free.pop(0) for line in order}
-        for line, register in self.columns[column].items():
-            step: int | str = unit.back if self.low else unit.line
-            if line == order[-1]:
-                step = 4 * (following - column)
-            unit.asm.lw_post(register, unit.x, step)
-        if len(order) > 1:
-            self.low = not self.low

@@ -50,7 +50,10 @@ MAPS = {
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
-    made = {"sum": sum_of_line(), "squares": _squares(), "row": stretch("row", MAPS[mode])}
+    made = {"sum": sum_of_line(), "squares": _squares()}
+    if mode == "variance":
+        return made
+    made["row"] = stretch("row", MAPS[mode])
     if mode == "input_grad":
         return made | {"slopes": _slopes(), "weighted": ""}
     return made | {"slopes": "", "weighted": stretch("weighted", MAPS["weighted"])}

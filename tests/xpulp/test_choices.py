@@ -1,0 +1,99 @@
+"""What takes elements from here or there: joining, delays, rows of a table, dropout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gradlet.kernels import Kernel
+from gradlet.ops.base import Size
+from gradlet.trial import Trial
+from tests.xpulp.support import Twins, cluster, same_bits
+
+CONCAT = Kernel("concat", "join", "", "lines", "f32")
+GATHER = Kernel("gather", "rows", "", "lines", "f32")
+DELAY = Kernel("delay", "states", "", "columns", "f32")
+DROPOUT = Kernel("dropout", "apply", "", "drawn", "f32")
+
+
+def test_a_thousand_joints(tmp_path: Path) -> None:
+    generator, twins = np.random.default_rng(1), Twins([CONCAT], tmp_path, 8)
+    with Trial([CONCAT], cluster(), sanitize=True) as trial:
+        for _ in range(1100):
+            most = int(generator.choice([6, 40]))
+            widths = [int(n) for n in generator.integers(1, most + 1, generator.integers(2, 5))]
+            outer = int(generator.integers(1, 14))
+            parts = [generator.standard_normal((outer, n)).astype(np.float32) for n in widths]
+            missing = 4 - len(parts)
+            wanted = np.concatenate(parts, axis=1)
+            sizes: dict[str, Size] = {"outer": outer, "width": (*widths, *[0] * missing)}
+            output, inputs = np.full(wanted.shape, np.nan, np.float32), [*parts, *[None] * missing]
+            made = trial.call(CONCAT, [output], inputs, sizes).outputs
+            assert same_bits(made, [wanted]), sizes
+            assert same_bits(made, twins.call(CONCAT, [output], inputs, sizes)), sizes
+
+
+def test_a_thousand_delays(tmp_path: Path) -> None:
+    """Every second one in place."""
+    generator, twins = np.random.default_rng(4), Twins([DELAY], tmp_path, 8)
+    with Trial([DELAY], cluster(), sanitize=True) as trial:
+        for number in range(1200):
+            times, batch = (int(n) for n in generator.integers(1, 10, 2))
+            width = int(generator.integers(1, generator.choice([9, 40])))
+            first = generator.random() < 0.5
+            sizes: dict[str, Size] = {
+                "times": times,
+                "batch": batch,
+                "width": width,
+                "time_stride": 1 if first else batch,
+                "batch_stride": times if first else 1,
+                "reverse": number % 4 // 2,
+            }
+            x = generator.standard_normal((times * batch, width)).astype(np.float32)
+            inputs = [x, generator.standard_normal((batch, width)).astype(np.float32)]
+            in_place = {0: 0} if number % 2 else {}
+            made = trial.call(DELAY, [np.full_like(x, np.nan)], inputs, sizes, in_place=in_place)
+            same = twins.call(DELAY, [np.full_like(x, np.nan)], inputs, sizes)
+            assert same_bits(made.outputs, same), sizes
+
+
+def test_a_thousand_tables(tmp_path: Path) -> None:
+    """Numbers outside of the table as well."""
+    generator, twins = np.random.default_rng(2), Twins([GATHER], tmp_path, 8)
+    with Trial([GATHER], cluster(), sanitize=True) as trial:
+        for _ in range(1050):
+            rows, count = (int(n) for n in generator.integers(1, 30, 2))
+            width = int(generator.integers(1, generator.choice([8, 40])))
+            table = generator.standard_normal((rows, width)).astype(np.float32)
+            index = generator.integers(-1, rows + 1, count).astype(np.int32)
+            sizes: dict[str, Size] = {"rows": rows, "count": count, "width": width, "skip": -1}
+            output = np.full((count, width), np.nan, np.float32)
+            made = trial.call(GATHER, [output], [table, index], sizes).outputs
+            assert same_bits(made, twins.call(GATHER, [output], [table, index], sizes)), sizes
+
+
+def test_a_thousand_dropouts(tmp_path: Path) -> None:
+    """Single elements and groups, from any place on, active or not."""
+    generator, twins = np.random.default_rng(3), Twins([DROPOUT], tmp_path, 8)
+    with Trial([DROPOUT], cluster(), sanitize=True) as trial:
+        for number in range(1050):
+            count = int(generator.integers(1, generator.choice([10, 200])))
+            group = 1 if number % 2 else int(generator.integers(2, 30))
+            sizes: dict[str, Size] = {
+                "count": count,
+                "group": group,
+                "salt": int(generator.integers(0, 2**31)),
+                "threshold": int(generator.integers(0, 2**24)),
+                "scale": 1.25,
+                "extent": (1,) * 6,
+                "step": (0,) * 6,
+                "begin": int(generator.integers(0, 1000)),
+            }
+            x = generator.standard_normal(count).astype(np.float32)
+            state = generator.integers(-(2**31), 2**31, 3).astype(np.int32)
+            state[2] = number % 5 > 0
+            output = np.full(count, np.nan, np.float32)
+            in_place = {0: 0} if number % 3 == 0 else {}
+            made = trial.call(DROPOUT, [output], [x, state], sizes, in_place=in_place).outputs
+            assert same_bits(made, twins.call(DROPOUT, [output], [x, state], sizes)), sizes

@@ -1,0 +1,18 @@
+"""The same layers with weights that lie far away, and are fetched in pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradlet import kernels
+from gradlet.kernels import Kernel
+from tests.xpulp.test_recurrent import FAMILIES, check
+
+USED = [k for k in kernels.kernels() if k.family in FAMILIES and k.variant.startswith("stream")]
+
+
+@pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
+def test_a_thousand_scans(kernel: Kernel, tmp_path: Path) -> None:
+    check(kernel, tmp_path, level="L2")
