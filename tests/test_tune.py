@@ -173,9 +173,9 @@ def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
 
 def test_giving_up_changes_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all candidates those that are stopped are slower than the limit, and nothing else."""
-    layer = {"out": 8, "kernel": 3, "padding": 1}
-    target = load_target("pulp-open", sizes={"L1": "16k"})
-    given = layer_plan("conv2d", layer, [6, 16, 16], target)
+    layer = {"out": 4, "kernel": 3, "padding": 1}
+    target = load_target("pulp-open", sizes={"L1": "12k"})
+    given = layer_plan("conv2d", layer, [4, 12, 12], target)
 
     def every(place: str) -> Mapping[Wish, int]:
         found = tune(
