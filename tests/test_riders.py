@@ -16,7 +16,7 @@ from gradlet.api import training_graph
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
 from gradlet.plan import Call, Options, Plan, check_plan, plan
-from gradlet.plan.tiler import Wish
+from gradlet.plan.choice import Wish
 from gradlet.recipe import Recipe
 from gradlet.target import load as load_target
 

@@ -15,6 +15,7 @@ from gradlet.ops.base import Lowering, Size
 from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.back import FAMILY, back_kernels, back_sizes
 from gradlet.plan.check import check_plan
+from gradlet.plan.choice import Choice, Context, Wish
 from gradlet.plan.levels import assign_levels, far_storages, near_forever
 from gradlet.plan.loss import FAMILY as LOSS
 from gradlet.plan.loss import STEPS, loss_kernels
@@ -23,7 +24,7 @@ from gradlet.plan.order import Unit, following, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
 from gradlet.plan.ride import FAMILY as CHANNEL_SUM
 from gradlet.plan.ride import SUM, ride_of
-from gradlet.plan.tiler import Choice, Context, Tiler, Wish
+from gradlet.plan.tiler import Tiler
 from gradlet.target import Memory, Target
 
 Piece = TypeVar("Piece", Request, Storage)

@@ -16,12 +16,13 @@ import numpy as np
 
 from gradlet.graph import Array
 from gradlet.plan.alias import Storage
+from gradlet.plan.choice import Choice, Context
 from gradlet.plan.model import Call, Plan
 from gradlet.plan.order import Unit
 from gradlet.plan.parts import followers
 from gradlet.plan.place import Request, height
 from gradlet.plan.table import control_bytes
-from gradlet.plan.tiler import Choice, Context, Tiler
+from gradlet.plan.tiler import Tiler
 from gradlet.plan.tiling import Box, Tiling, Window, dense
 
 SMALL = 512

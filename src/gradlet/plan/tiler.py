@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 
 from gradlet.graph import Graph, Node, Site
@@ -14,6 +14,7 @@ from gradlet.kernels import (
 )
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Size
+from gradlet.plan.choice import Choice, Context, Wish
 from gradlet.plan.fetching import far_sizes, fetching
 from gradlet.plan.model import Call, Follow
 from gradlet.plan.order import Unit, following
@@ -34,52 +35,6 @@ from gradlet.target import Target
 
 MOST_KINDS = 16
 DEARER = 2  # as much may be paid for tiles that the faster kernel takes
-IN_PLACE_CYCLES = 14  # of an access to a far word, on top of one to a near word
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How a call is to run; no tiling means on the operands where they lie."""
-
-    kernel: Kernel
-    tiling: Tiling | None
-    scratch: int  # bytes
-    transfer: float = 0.0  # cycles, as judged
-    visible: float = 0.0
-
-    @property
-    def needed(self) -> int:
-        """Bytes of the nearest memory."""
-        return self.scratch + (self.tiling.near_bytes if self.tiling else 0)
-
-
-@dataclass(frozen=True)
-class Context:
-    """A call, the storages that lie near, and the bytes that its boxes may take."""
-
-    unit: Unit
-    call: Call
-    near: Collection[str]
-    room: int
-    problems: dict[tuple[bool, str], Problem] = field(
-        default_factory=dict, init=False, compare=False
-    )
-    """What there is to choose, ahead or not, once it was asked for; see Tiler.problem."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """A way to run a call: how far axes are split, outermost first, ahead or not, the kernel."""
-
-    split: tuple[tuple[str, int], ...]
-    ahead: bool
-    variant: str
-
-    @staticmethod
-    def of(choice: Choice) -> Wish:
-        tiling = choice.tiling
-        split = tuple((axis.name, axis.tile) for axis in tiling.axes) if tiling else ()
-        return Wish(split, tiling.ahead if tiling else True, choice.kernel.variant)
 
 
 class Tiler:

@@ -18,9 +18,9 @@ from statistics import median
 
 from gradlet.graph import Graph
 from gradlet.plan import Context, Tiler, Wish
+from gradlet.plan.choice import Choice
 from gradlet.plan.model import Call
 from gradlet.plan.tile import Candidate, Problem, along_one_axis, explored, grid, neighbours
-from gradlet.plan.tiler import Choice
 from gradlet.plan.tiling import Riding, Tiling, Window
 from gradlet.tune.measure import UNLIMITED, Job
 from gradlet.tune.program import Function, Functions, functions_of
