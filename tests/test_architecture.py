@@ -12,7 +12,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "gradlet"
 ROAD = ("capture", "train", "plan", "tune", "emit", "engines", "verify", "report")
-DOORS = ("__init__", "api", "cli", "doctor", "cli_tune", "tuning", "tuning_layer")  # may see every stage
+DOORS = (
+    "__init__",
+    "api",
+    "cli",
+    "doctor",
+    "cli_tune",
+    "tuning",
+    "tuning_layer",
+)  # may see every stage
 
 
 def tracked(*patterns: str) -> list[Path]:
