@@ -59,7 +59,7 @@ GROUPS = (
         ("relu_1", "2.0.weight.next", "d_conv2d_0", "relu_2", "3.0.weight.next", "d_conv2d_1"),
     ),
     Group("shaped_on", "deep-ae", "64k", ("matmul_9", "18.weight.next", "d_matmul_8")),
-    Group("shaped_on", "resnet8", "64k", ("relu_3", "2.conv1.0.weight.next", "d_relu_2")),
+    Group("shaped_on", "resnet8", "64k", ("relu_3", "2.conv1.0.weight.next")),
     Group(
         "repaired",
         "mobilenet-v1-025",
@@ -85,7 +85,7 @@ GROUPS = (
         ("relu_7", "d_conv2d_2", "5.0.weight.next", "relu_12"),
     ),
     Group("held_out", "cct-tiny", "64k", ("d_reshape_18", "d_normalize_3", "max_pool2d_1")),
-    Group("held_out", "ds-cnn", "128k", ("d_conv2d_8", "9.0.bias.next")),
+    Group("held_out", "ds-cnn", "128k", ("d_conv2d_8",)),
     Group("held_out", "tutorial-cnn", "64k", ("relu_0", "matmul_0")),
     Group("held_out", "rnn-har", "32k", ("d_rnn_0", "layer.weight_ih_l0.next")),
 )

@@ -162,11 +162,10 @@ def test_interrupted_work_goes_on(small: Plan, tmp_path: Path) -> None:
 
 def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
     target = load_target("pulp-open", sizes={"L1": "16k"})
-    layer = {"out": 4, "kernel": 3, "padding": 1}
-    quick = tune_layer("conv2d", layer, [3, 8, 8], "forward", target, QUICK, jobs=1)
-    every = tune_layer(
-        "conv2d", layer, [3, 8, 8], "forward", target, Settings(exhaustive=True), jobs=1
-    )
+    layer, shape = {"out": 8, "kernel": 3, "padding": 1}, [6, 16, 16]
+    all_ = Settings(exhaustive=True, tiles=8)
+    quick = tune_layer("conv2d", layer, shape, "forward", target, QUICK, jobs=1)
+    every = tune_layer("conv2d", layer, shape, "forward", target, all_, jobs=1)
     assert every.tuned.nodes[0].candidates > 4 * quick.tuned.nodes[0].candidates
     assert every.ranked[0][1] <= quick.ranked[0][1]
     assert every.ranked[0][1] >= 0.9 * quick.ranked[0][1]
@@ -174,8 +173,9 @@ def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
 
 def test_giving_up_changes_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all candidates those that are stopped are slower than the limit, and nothing else."""
-    layer, target = {"out": 8, "kernel": 3, "padding": 1}, load_target("pulp-open")
-    given = layer_plan("conv2d", layer, [8, 8, 8], target)
+    layer = {"out": 8, "kernel": 3, "padding": 1}
+    target = load_target("pulp-open", sizes={"L1": "16k"})
+    given = layer_plan("conv2d", layer, [6, 16, 16], target)
 
     def every(place: str) -> Mapping[Wish, int]:
         found = tune(

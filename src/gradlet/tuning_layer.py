@@ -1,4 +1,4 @@
-"""One step of one layer by itself, its data in the far memory: what is quickest on a device."""
+"""One step of one layer by itself, in a network that has little else: what is quickest there."""
 
 from __future__ import annotations
 
