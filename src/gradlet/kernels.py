@@ -88,7 +88,8 @@ class Variant:
     """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
     effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
     those that are far from it at some sizes; a generator may have a function for it instead. far:
-    operands that must not lie in the nearest memory; the kernel itself fetches what it needs."""
+    operands that must not lie in the nearest memory; the kernel itself fetches what it needs. Where
+    it `fetches`, inputs may lie anywhere, and it copies parts of those that are far."""
 
     name: str
     template: str
@@ -99,7 +100,7 @@ class Variant:
     params: tuple[tuple[str, Any], ...]
     generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
     effort: str = ""
-    fetches: bool = False  # copies parts of its inputs into its scratch, by DMA
+    fetches: bool = False
     far: tuple[str, ...] = ()
 
 

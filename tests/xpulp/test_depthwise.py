@@ -9,7 +9,7 @@ import pytest
 from gradlet import kernels
 from tests.xpulp.conv_jobs import layers, run
 
-OTHERS = ("direct", "columns")
+OTHERS = ("direct", "columns", "sliding")
 USED = [
     kernel
     for kernel in kernels.kernels()

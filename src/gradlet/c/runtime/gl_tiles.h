@@ -81,8 +81,9 @@ typedef struct {
 } gl_walk;
 
 /* Not inline, as all that runs between two tiles has left the instruction cache by then: what is
- * short comes back soon. */
-static __attribute__((noinline, unused)) void gl_box_copy(char *near, char *far, const gl_box *box, uint32_t direction)
+ * short comes back soon. Functions end with the call of the next, where they can, and what is rare
+ * is in one of its own: so that few registers are saved. */
+static __attribute__((noinline, unused)) void gl_box_planes(char *near, char *far, const gl_box *box, uint32_t direction)
 {
     int32_t plane = box->planes;
     do {
@@ -90,6 +91,14 @@ static __attribute__((noinline, unused)) void gl_box_copy(char *near, char *far,
         near += box->bytes * box->lines;
         far += box->plane_pitch;
     } while (--plane > 0);
+}
+
+static __attribute__((noinline, unused)) void gl_box_copy(char *near, char *far, const gl_box *box, uint32_t direction)
+{
+    if (box->planes > 1)
+        gl_box_planes(near, far, box, direction);
+    else
+        gl_dma_copy(near, far, (uint32_t)box->bytes, (uint32_t)box->lines, (uint32_t)box->pitch, direction);
 }
 
 /* Starts to write back what has been computed in the slot that a window has left. */
@@ -114,21 +123,32 @@ static inline gl_hop gl_hops(const gl_walk *walk, const char *table, uint32_t fi
     return sum;
 }
 
-/* Moves one window to the tile at hand. If its box is another than before, the old one is to be
- * written back, and the new one is fetched into the next slot. */
+/* The new box goes to the slot of the old one, when that is out of it. */
+static __attribute__((noinline, unused)) void gl_window_replace(gl_window_state *state, int load)
+{
+    gl_window_store(state);
+    gl_dma_wait_all();
+    if (load) gl_box_copy(state->at, state->far, state->box, GL_DMA_IN);
+}
+
+/* Moves one window to the tile at hand, and says where the kernel finds it. If its box is another than
+ * before, the old one is to be written back, and the new one is fetched into the next slot. */
 static __attribute__((noinline, unused)) void gl_window_move(
-    const gl_walk *walk, const gl_window *window, gl_window_state *state)
+    const gl_walk *walk, const gl_window *window, gl_window_state *state, void **place)
 {
     const char *table = (const char *)walk->table;
     const gl_hop hop = gl_hops(walk, table, window->first_step, window->steps);
     char *far = window->far + hop.far;
     if (!window->near[0]) {
-        state->at = far;
+        *place = state->at = far;
         return;
     }
     const gl_box *box = (const gl_box *)(table + window->boxes + hop.box), *old = state->box;
     char *old_far = state->far;
-    if (old_far == far && old == box) return;
+    if (old_far == far && old == box) {
+        *place = state->at;
+        return;
+    }
     state->far = far;
     state->box = box;
     uint32_t slot = 0;
@@ -137,22 +157,21 @@ static __attribute__((noinline, unused)) void gl_window_move(
             state->put_from = state->at;
             state->put_to = old_far;
             state->put_box = old;
-            if (!walk->table->ahead) { /* into the same slot: not before the old box is out of it */
-                gl_window_store(state);
-                gl_dma_wait_all();
-            }
         }
         slot = state->slot + 1;
         if (slot == window->slots) slot = 0;
     }
     char *near = window->near[slot];
     state->slot = slot;
-    state->at = near;
-    if (window->load) gl_box_copy(near, far, box, GL_DMA_IN);
+    *place = state->at = near;
+    if (state->put_box && !walk->table->ahead)
+        gl_window_replace(state, window->load);
+    else if (window->load)
+        gl_box_copy(near, far, box, GL_DMA_IN);
 }
 
 /* The kernel and the sizes of the tile at hand. */
-static inline void gl_frame_choose(const gl_walk *walk, gl_frame *frame)
+static __attribute__((noinline, unused)) void gl_frame_choose(const gl_walk *walk, gl_frame *frame)
 {
     const gl_tiling *table = walk->table;
     const char *start = (const char *)table;
@@ -177,21 +196,15 @@ static inline void gl_frame_choose(const gl_walk *walk, gl_frame *frame)
  * first. The core behind them, if there is one, fills in the rest of the frame. */
 static inline int gl_first_window(gl_core me) { return me.count - 1 - me.id; }
 
-/* This core's part of preparing a tile: its windows, or the kernel. Without a frame there is no further
- * tile, and only what is done is written back. */
-static __attribute__((noinline, unused)) void gl_tiles_turn(const gl_walk *walk, int w, int cores, gl_frame *frame)
+/* One window goes on to the next tile. */
+static __attribute__((noinline, unused)) void gl_window_turn(const gl_walk *walk, int w, gl_frame *frame)
 {
-    const gl_tiling *table = walk->table;
-    const int count = table->windows;
-    for (; w < count; w += cores) {
-        const gl_window *window = (const gl_window *)(table + 1) + w;
-        gl_window_state *state = &walk->tiles->windows[w];
-        gl_window_store(state);
-        if (!frame) continue;
-        if (window->moved_by & walk->moved) gl_window_move(walk, window, state);
+    const gl_window *window = (const gl_window *)(walk->table + 1) + w;
+    gl_window_state *state = &walk->tiles->windows[w];
+    if (window->moved_by & walk->moved)
+        gl_window_move(walk, window, state, &frame->t[w]);
+    else
         frame->t[w] = state->at;
-    }
-    if (w == count && frame) gl_frame_choose(walk, frame);
 }
 
 /* On to the next tile. */
@@ -235,7 +248,8 @@ static __attribute__((noinline, unused)) void gl_tiles_fetch_early(const gl_walk
     const gl_window *windows = (const gl_window *)(next->table + 1);
     for (int w = gl_first_window(me); w < next->table->windows; w += me.count) {
         gl_window_reset(&next->tiles->windows[w]);
-        if (windows[w].early) gl_window_move(next, &windows[w], &next->tiles->windows[w]);
+        void *place;
+        if (windows[w].early) gl_window_move(next, &windows[w], &next->tiles->windows[w], &place);
     }
 }
 
@@ -245,14 +259,19 @@ static inline void gl_table_fetch(const gl_walk *walk, const gl_tiling *table, u
     GL_ONE(gl_dma_copy((char *)(uintptr_t)walk->table, table, bytes, 1, 0, GL_DMA_IN));
 }
 
-/* What is to be done besides computing: the next tile of `walk` is prepared or, if there is none, the
- * call behind it. */
+/* What is to be done besides computing: what the tile before has made is written back, and the next
+ * tile of `walk` is prepared or, if there is none, the call behind it. */
 static inline void gl_tiles_prepare(const gl_walk *walk, const gl_walk *next, gl_frame *frame)
 {
     GL_EACH_CORE(me)
     {
-        const int w = gl_first_window(me);
-        if (w <= walk->table->windows) gl_tiles_turn(walk, w, me.count, frame);
+        const int count = walk->table->windows;
+        int w = gl_first_window(me);
+        for (; w < count; w += me.count) {
+            gl_window_store(&walk->tiles->windows[w]);
+            if (frame) gl_window_turn(walk, w, frame);
+        }
+        if (w == count && frame) gl_frame_choose(walk, frame);
         if (next && !frame) gl_tiles_fetch_early(next, me);
     }
 }
