@@ -16,7 +16,7 @@ from gradlet.plan.alias import Storage, share_storage
 from gradlet.plan.back import FAMILY, back_kernels, back_sizes
 from gradlet.plan.check import check_plan
 from gradlet.plan.choice import Choice, Context, Wish
-from gradlet.plan.levels import assign_levels, far_storages, near_forever
+from gradlet.plan.levels import FILLS, assign_levels, far_storages, near_forever
 from gradlet.plan.loss import FAMILY as LOSS
 from gradlet.plan.loss import STEPS, loss_kernels
 from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan, Rider
@@ -130,9 +130,9 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
         if forever + lower_bound(data) <= draft.target.room(home) + draft.target.room(near):
             yield from _tiled(draft, whole, set(), options)
         if last != home:
-            yield from _tiled(
-                draft, whole, far_storages(whole, draft.requests, draft.persistent), options
-            )
+            for fill in FILLS:
+                far = far_storages(whole, draft.requests, draft.persistent, fill)
+                yield from _tiled(draft, whole, far, options)
     yield whole
     if last != home:
         yield draft.placed(last)

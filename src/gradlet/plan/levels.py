@@ -88,21 +88,21 @@ def assign_levels(
     return None
 
 
-FILL = 0.96
-"""Share of the middle memory that is planned for; its tables come on top."""
+FILLS = (0.96, 0.92, 0.86)
+"""Shares of the middle memory that are planned for, one after the other; its tables come on top."""
 
 
 def far_storages(
-    plan: Plan, requests: Sequence[Request], persistent: Sequence[Storage]
+    plan: Plan, requests: Sequence[Request], persistent: Sequence[Storage], fill: float
 ) -> set[str]:
-    """What goes into the farthest memory, so that the rest fits into the middle one: large things
-    that few calls touch first."""
+    """What goes into the farthest memory, so that the rest fits into that share of the middle one:
+    large things that few calls touch first."""
     users: dict[str, int] = {}
     places = plan.buffer_of()
     for call in plan.calls:
         for name in {places[n].name for n in (*call.outputs, *call.inputs) if n}:
             users[name] = users.get(name, 0) + 1
-    room = plan.target.room(plan.target.home) * FILL
+    room = plan.target.room(plan.target.home) * fill
     end = len(plan.calls)
     spans = {r.name: r for r in requests if r.name in users}
     spans |= {s.name: Request(s.name, s.bytes, 0, end) for s in persistent}
