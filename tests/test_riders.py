@@ -108,6 +108,15 @@ def other_sizes(call: Call) -> Call:
     return replace(call, tiling=replace(call.tiling, riding=replace(riding, sizes=sizes)))
 
 
+def turned_round(call: Call) -> Call:
+    """As many elements, but those of other channels."""
+    assert call.tiling
+    assert call.tiling.riding
+    riding = call.tiling.riding
+    sizes = tuple({**s, "outer": s["inner"], "inner": s["outer"]} for s in riding.sizes)
+    return replace(call, tiling=replace(call.tiling, riding=replace(riding, sizes=sizes)))
+
+
 def left_out(call: Call) -> Call:
     assert call.tiling
     return replace(call, tiling=replace(call.tiling, riding=None))
@@ -125,7 +134,8 @@ def other_update(call: Call) -> Call:
 
 
 @pytest.mark.parametrize(
-    "change", [resting_never, other_sizes, left_out, other_operand, other_update]
+    "change",
+    [resting_never, other_sizes, turned_round, left_out, other_operand, other_update],
 )
 def test_the_checker_finds(split: Plan, change: Callable[[Call], Call]) -> None:
     check_plan(split)

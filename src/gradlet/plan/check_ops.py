@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 from math import prod
 
-from gradlet.graph import Graph, Node, Site
+from gradlet.graph import Graph, Node, Shape, Site
 from gradlet.kernels import fetched
 from gradlet.ops import OPS
-from gradlet.ops.base import Axis, Size, Span
+from gradlet.ops.base import Axis, Span, ints
 from gradlet.plan.model import Call
 from gradlet.plan.tiling import Tiling
 
@@ -200,9 +200,9 @@ def rider_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[st
         yield "what rides on it has operands of another node"
     elif (rider.kernel.family, rider.kernel.mode) != ("channel_sum", "sum"):
         yield f"{rider.kernel.name} is no sum"
-    elif (rider.kernel.epilogue, _elements(rider.sizes)) != (
-        update.op,
-        graph.tensors[total.inputs[0]].elements,
+    elif rider.kernel.epilogue != update.op or dict(rider.sizes) != _channel_sizes(
+        graph.tensors[total.inputs[0]].shape,
+        {*range(len(graph.tensors[total.inputs[0]].shape))} - {*ints(total.attrs, "axes")},
     ):
         yield f"{rider.kernel.name} does not compute what rides on it"
 
@@ -226,6 +226,8 @@ def riding_faults(site: Site, call: Call) -> Iterator[str]:
     if ends != (("", "sum", True) if summed else (rider.kernel.epilogue, "", False)):
         yield "what rides on the tiles is not summed as they are"
     axes = {axis.name: axis for axis in op.axes(site)}
+    free = (axis for axis in axes.values() if not axis.reduction)
+    kept = {span.dim for axis in free for span in axis.spans if span.operand == slot}
     for index in _samples(tiling):
         ranges = {
             axis.name: (at * axis.tile, min((at + 1) * axis.tile, axis.size))
@@ -238,7 +240,7 @@ def riding_faults(site: Site, call: Call) -> Iterator[str]:
             for name, (begin, _) in ranges.items()
         )
         sizes = riding.sizes[tiling.kind(index)]
-        if riding.rests(index) != again or _elements(sizes) != tile.elements:
+        if riding.rests(index) != again or dict(sizes) != _channel_sizes(tile.shape, kept):
             yield f"what rides on tile {index} does not sum up what that sees"
             return
         if summed and riding.finish_sizes[tiling.kind(index)] != {"count": sizes["channels"]}:
@@ -250,9 +252,11 @@ def _seen(axis: Axis) -> set[str]:
     return {span.operand for span in axis.spans}
 
 
-def _elements(sizes: Mapping[str, Size]) -> int:
-    """That a sum of channels reads."""
-    return prod(int(size) for size in sizes.values() if isinstance(size, int))
+def _channel_sizes(shape: Shape, kept: set[int]) -> dict[str, int]:
+    """Of the kernel that sums up a tensor over all dimensions but one."""
+    (channel,) = kept
+    before, behind = shape[:channel], shape[channel + 1 :]
+    return {"outer": prod(before), "channels": shape[channel], "inner": prod(behind)}
 
 
 def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
