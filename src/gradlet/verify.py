@@ -3,9 +3,13 @@ first step, then losses and weights over many."""
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from gradlet.emit.project import Project
 from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
+from gradlet.files import write_whole
 from gradlet.graph import Array, Graph
 from gradlet.tolerance import Expectation, expect
 
@@ -55,6 +60,8 @@ class Verdict:
     losses: tuple[tuple[float, float, float], ...]  # (computed, expected, tolerance)
     bit_identical: Mapping[str, bool]
     saved: str = ""
+    changes: tuple[str, ...] = ()
+    """Files that are not as they were built."""
 
     @property
     def first_wrong(self) -> TensorVerdict | None:
@@ -78,6 +85,7 @@ class Verdict:
                 for c, e, t in self.losses
             ],
             "bit_identical": dict(self.bit_identical),
+            "changes": list(self.changes),
         }
 
 
@@ -90,8 +98,11 @@ class _Oracle:
     losses: tuple[float, ...]
 
 
-def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Verdict:
+def verify(
+    project: Project, *, steps: int = 5, engine: str | None = None, edited: bool = False
+) -> Verdict:
     """Run the project on its target's engine and compare. Saves the inputs of the first wrong node.
+    A project that is not as it was built fails, unless it may be `edited`.
 
     The simulator also checks every access against the plan, and is compared with the host bit by
     bit.
@@ -99,6 +110,7 @@ def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Ve
     graph = project.plan.graph
     if steps < 1:
         raise GradletError("at least one step is needed to verify anything")
+    changes = project.changes
     oracle = _run_oracle(graph, steps)
     expected = expect(graph, steps)
     train = _trainer(engine or project.plan.target.engine)
@@ -113,8 +125,12 @@ def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Ve
         for loss, wanted, step in zip(run.loss, oracle.losses, expected, strict=True)
     )
     passed = all(row.passed for row in rows) and all(abs(c - e) <= t for c, e, t in losses)
+    passed = passed and (edited or not changes)
     saved = _save_failure(project, rows, computed)
-    return Verdict(passed, steps, tuple(rows), losses, _same_bits(project, run, steps), saved)
+    same = _same_bits(project, run, steps)
+    if project.changes != changes:
+        raise GradletError(f"'{project.folder}' was changed while it was verified; verify it again")
+    return Verdict(passed, steps, tuple(rows), losses, same, saved, changes)
 
 
 def _run_oracle(graph: Graph, steps: int) -> _Oracle:
@@ -291,10 +307,11 @@ def _save_failure(
     project: Project, rows: list[TensorVerdict], computed: Mapping[str, Array]
 ) -> str:
     """Keep what the first wrong node was given and what it made, for a closer look."""
-    path = project.folder / FAILURE
+    path = _place_of_failure(project.folder)
     wrong = next((row for row in rows if not row.passed), None)
     if wrong is None:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
         return ""
     graph = project.plan.graph
     calls = project.plan.calls
@@ -304,5 +321,25 @@ def _save_failure(
     known = {**graph.data, **first, **computed}
     values = {f"input/{n}": known[n] for node in nodes for n in node.inputs if n in known}
     values |= {f"output/{n}": known[n] for node in nodes for n in node.outputs if n in known}
-    np.savez(path, **values)
-    return str(Path(path))
+    content = io.BytesIO()
+    np.savez(content, **values)
+    try:
+        write_whole(path, content.getvalue())
+    except OSError:  # the verdict counts, not what could be saved of it
+        return ""
+    return str(path)
+
+
+def _place_of_failure(folder: Path) -> Path:
+    """Where nothing is, or what an earlier verify has saved."""
+    for number in count():
+        path = folder / (FAILURE if not number else FAILURE.replace(".", f"-{number}."))
+        try:
+            with zipfile.ZipFile(path) as there:
+                if all(name.startswith(("input/", "output/")) for name in there.namelist()):
+                    return path
+        except FileNotFoundError:
+            return path
+        except (OSError, zipfile.BadZipFile):
+            continue  # something of the user's
+    raise AssertionError("there is always another number")
