@@ -1,7 +1,7 @@
 """Whether a call writes over what it reads itself.
 
-The cores of a call run side by side, and some run ahead of others: an element that one core replaces
-may not have been read by another one yet. So a result lies on none of the call's operands, except
+The cores of a call run side by side, some ahead of others: an element that one core replaces may
+not have been read by another one yet. So a result lies on none of the operands of its call, except
 where the op says that it may take over that operand, element for element.
 """
 

@@ -97,6 +97,7 @@ def ordered_units(graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = (
         # two fused updates each read the other's old weight: take such pairs apart again
         placed = {unit.nodes[0].name for unit in program}
         stuck = {unit.nodes[0].name for unit in units} - placed
+        assert stuck & groups.keys(), f"there is no order for {sorted(stuck)}"
         groups = {first: nodes for first, nodes in groups.items() if first not in stuck}
         riding = {first: pair for first, pair in riding.items() if first in groups}
     greedy = _schedule(graph, units, after, greedy=True)
