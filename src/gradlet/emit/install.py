@@ -27,7 +27,6 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from gradlet.emit.folder import MANIFEST, digest, replaceable
-from gradlet.errors import GradletError
 from gradlet.files import PARTIAL, exchange, locked, remove_partial
 
 JOURNAL = "journal.json"
@@ -46,7 +45,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = Fals
     with locked(place.parent):
         _recover(place)
         old = replaceable(place, files, force=force)
-        _check_permission(place, {*old, *files})
+        check_permission(place, {*old, *files})
         staging = _new_staging(place)
         try:
             _write_staged(staging, files, old)
@@ -61,18 +60,13 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = Fals
 
 
 def recover(folder: Path) -> None:
-    """Finish or remove what a killed process has begun to write; nothing if there is none."""
+    """Finish or remove what a killed process has begun to write. Whoever may only read leaves it as
+    it is: hashes tell whether it is whole."""
     place = Path(os.path.realpath(folder))
     remove_partial(place)
     if any(map(os.path.lexists, _stagings(place))):
-        with locked(place.parent):
-            try:
-                _recover(place)
-            except OSError as error:
-                raise GradletError(
-                    f"'{folder}' was being written when the process ended, and that cannot be "
-                    f"finished: {error.strerror or error}"
-                ) from None
+        with locked(place.parent), suppress(OSError):
+            _recover(place)
 
 
 def _recover(place: Path) -> None:
@@ -89,11 +83,15 @@ def _is_ours(staging: Path) -> bool:
     return staging.is_dir() and not staging.is_symlink() and set(os.listdir(staging)) <= known
 
 
-def _check_permission(place: Path, names: Iterable[str]) -> None:
+def check_permission(place: Path, names: Iterable[str] = (MANIFEST,)) -> None:
     """Before anything is written: what was begun could not be finished."""
-    for folder in sorted({(place / name).parent for name in names}):
-        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    folders = sorted({(place / name).parent for name in names})
+    there = next(folder for folder in (place, *place.parents) if os.path.lexists(folder))
+    for folder in {there, *filter(os.path.lexists, folders)}:
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"'{folder}' is not a folder")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"no permission to write in '{folder}'")
 
 
 def _stagings(place: Path) -> tuple[Path, Path]:

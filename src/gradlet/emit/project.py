@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from gradlet import kernels
 from gradlet.dtypes import DTYPES
 from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
-from gradlet.emit.install import recover, write_folder
+from gradlet.emit.install import check_permission, recover, write_folder
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
@@ -65,12 +66,18 @@ def emit(plan: Plan, folder: Path, *, force: bool = False) -> Project:
     files that were edited, unless forced."""
     refuse_foreign(folder, force=force)
     files = project_files(plan)
-    try:
+    with _told(folder):
         write_folder(folder, files, force=force)
+    return Project(folder, plan)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
         raise GradletError(f"cannot write the project to '{folder}': {reason}") from None
-    return Project(folder, plan)
 
 
 def load(folder: Path | str) -> Project:
@@ -103,6 +110,8 @@ def refuse_foreign(folder: Path, *, force: bool = False) -> None:
     """Raise if a project in this folder would cost the user something that he has there."""
     recover(folder)
     replaceable(folder, force=force)
+    with _told(folder):
+        check_permission(Path(os.path.realpath(folder)))
 
 
 def project_files(plan: Plan) -> dict[str, bytes]:
