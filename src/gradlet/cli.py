@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import gradlet
@@ -352,6 +353,11 @@ def _verdict_table(verdict: Verdict) -> None:
         )
     for engine, same in verdict.bit_identical.items():
         console.print(f"bits on {engine}: {SAME_BITS[engine] if same else '[bold red]differ[/]'}")
+    for program in verdict.shipped.golden:
+        said = "[bold red]FAIL[/]" if program.problem else "passes, with the bits of this run"
+        console.print(f"golden program, {program.build}: {said}")
+    for difference in verdict.shipped.differences:
+        console.print(f"[bold red]{escape(difference)}[/]")
     outcome = "[bold green]PASS[/]" if verdict.passed else "[bold red]FAIL[/]"
     console.print(f"{len(verdict.tensors)} tensors, {verdict.steps} steps: {outcome}")
 

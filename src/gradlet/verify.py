@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.compiler import available
 from gradlet.dtypes import DTYPES
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.project import Project
@@ -19,6 +18,7 @@ from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
+from gradlet.shipped import Shipped, check_shipped
 from gradlet.tolerance import Expectation, expect
 
 FAILURE = "verify-failure.npz"
@@ -53,8 +53,12 @@ class Verdict:
     steps: int
     tensors: tuple[TensorVerdict, ...]
     losses: tuple[tuple[float, float, float], ...]  # (computed, expected, tolerance)
-    bit_identical: Mapping[str, bool]
+    shipped: Shipped
     saved: str = ""
+
+    @property
+    def bit_identical(self) -> Mapping[str, bool]:
+        return self.shipped.bit_identical
 
     @property
     def first_wrong(self) -> TensorVerdict | None:
@@ -78,6 +82,7 @@ class Verdict:
                 for c, e, t in self.losses
             ],
             "bit_identical": dict(self.bit_identical),
+            **self.shipped.to_json(),
         }
 
 
@@ -93,8 +98,8 @@ class _Oracle:
 def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Verdict:
     """Run the project on its target's engine and compare. Saves the inputs of the first wrong node.
 
-    The simulator also checks every access against the plan, and is compared with the host bit by
-    bit.
+    The simulator also checks every access against the plan. Every other build that the project
+    ships, its golden programs above all, has to make the same bits.
     """
     graph = project.plan.graph
     if steps < 1:
@@ -114,7 +119,8 @@ def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Ve
     )
     passed = all(row.passed for row in rows) and all(abs(c - e) <= t for c, e, t in losses)
     saved = _save_failure(project, rows, computed)
-    return Verdict(passed, steps, tuple(rows), losses, _same_bits(project, run, steps), saved)
+    shipped = check_shipped(project, run)
+    return Verdict(passed and shipped.passed, steps, tuple(rows), losses, shipped, saved)
 
 
 def _run_oracle(graph: Graph, steps: int) -> _Oracle:
@@ -260,31 +266,6 @@ def _last_step(
             )
             rows.append(row)
     return rows
-
-
-def _same_bits(project: Project, run: Run, steps: int) -> dict[str, bool]:
-    """Whether every compiler at hand makes the same bits of the same source, and the device too."""
-    others = [
-        host.run(project, steps=steps, watch=True, states=True, compiler=compiler)
-        for compiler in available()
-    ]
-    if run.engine == "host":
-        return {"host": all(same_bits(run, other) for other in others)}
-    first = others[0]
-    return {
-        "host": all(same_bits(first, other) for other in others),
-        run.engine: same_bits(run, first),
-    }
-
-
-def same_bits(one: Run, other: Run) -> bool:
-    """Losses, every tensor of the first step that was recorded, and the states after each."""
-    groups = [(one.tensors, other.tensors), *zip(one.states, other.states, strict=True)]
-    return one.loss == other.loss and all(
-        mine.keys() == theirs.keys()
-        and all(mine[name].tobytes() == theirs[name].tobytes() for name in mine)
-        for mine, theirs in groups
-    )
 
 
 def _save_failure(
