@@ -119,7 +119,8 @@ MUTATIONS = {
     "a main of the device that stops": (
         "main.c",
         "    GL_ALONE(report_weights());\n",
-        '    GL_ALONE(report_weights());\n#ifdef __riscv\n    __asm__ volatile("ebreak");\n#endif\n',
+        "    GL_ALONE(report_weights());\n"
+        '#ifdef __riscv\n    __asm__ volatile("ebreak");\n#endif\n',
         r"the golden program \(device\): .*core \d.*main",
     ),
 }
