@@ -4,13 +4,13 @@ first step, then losses and weights over many."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gradlet import failure
 from gradlet.compiler import available
 from gradlet.dtypes import DTYPES
 from gradlet.emit.oracle import oracle_source
@@ -21,7 +21,6 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 from gradlet.tolerance import CAREFUL, Expectation, expect, first_divergence
 
-FAILURE = "verify-failure.npz"
 LARGE_RATE = 2.0**20
 """A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
 
@@ -58,6 +57,8 @@ class Verdict:
     diverged: int | None = None
     """The step, counted from 1, that float32 cannot follow, in PyTorch either; `steps` are those
     before it."""
+    changes: tuple[str, ...] = ()
+    """Files that are not as they were built."""
 
     @property
     def first_wrong(self) -> TensorVerdict | None:
@@ -82,6 +83,7 @@ class Verdict:
             ],
             "bit_identical": dict(self.bit_identical),
             "diverged": self.diverged,
+            "changes": list(self.changes),
         }
 
 
@@ -94,12 +96,23 @@ class _Oracle:
     losses: tuple[float, ...]
 
 
-def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Verdict:
+def verify(
+    project: Project, *, steps: int = 5, engine: str | None = None, edited: bool = False
+) -> Verdict:
     """Run the project on its target's engine and compare. Saves the inputs of the first wrong node.
+    A project that is not as it was built fails, unless it may be `edited`.
 
     The simulator also checks every access against the plan, and is compared with the host bit by
     bit.
     """
+    changes = project.changes
+    verdict = _compared(project, steps, engine)
+    if project.changes != changes:
+        raise GradletError(f"'{project.folder}' was changed while it was verified; verify it again")
+    return replace(verdict, passed=verdict.passed and (edited or not changes), changes=changes)
+
+
+def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
     graph = project.plan.graph
     if steps < 1:
         raise GradletError("at least one step is needed to verify anything")
@@ -348,10 +361,9 @@ def _save_failure(
     project: Project, rows: list[TensorVerdict], computed: Mapping[str, Array]
 ) -> str:
     """Keep what the first wrong node was given and what it made, for a closer look."""
-    path = project.folder / FAILURE
     wrong = next((row for row in rows if not row.passed), None)
     if wrong is None:
-        path.unlink(missing_ok=True)
+        failure.forget(project.folder)
         return ""
     graph = project.plan.graph
     calls = project.plan.calls
@@ -359,7 +371,6 @@ def _save_failure(
     nodes = [node for node in graph.nodes if node.name in together]
     first = {name: value[0] for name, value in graph.samples.items()}
     known = {**graph.data, **first, **computed}
-    values = {f"input/{n}": known[n] for node in nodes for n in node.inputs if n in known}
-    values |= {f"output/{n}": known[n] for node in nodes for n in node.outputs if n in known}
-    np.savez(path, **values)
-    return str(Path(path))
+    inputs = {n: known[n] for node in nodes for n in node.inputs if n in known}
+    outputs = {n: known[n] for node in nodes for n in node.outputs if n in known}
+    return failure.save(project.folder, inputs, outputs)
