@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import gradlet
@@ -376,6 +377,11 @@ def _verdict_table(verdict: Verdict) -> None:
         )
     for engine, same in verdict.bit_identical.items():
         console.print(f"bits on {engine}: {SAME_BITS[engine] if same else '[bold red]differ[/]'}")
+    for program in verdict.shipped.golden:
+        said = "[bold red]FAIL[/]" if program.problem else "passes, with the bits of this run"
+        console.print(f"golden program, {program.build}: {said}")
+    for difference in verdict.shipped.differences:
+        console.print(f"[bold red]{escape(difference)}[/]")
     if verdict.changes:
         text = f"not as it was built: {listing(verdict.changes)}; --edited lets it pass as it is"
         console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 import gradlet
 from gradlet import kernels
+from gradlet.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
 from gradlet.dtypes import DTYPES
 from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
@@ -239,6 +240,11 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "port": plan.target.port,
         "stack": plan.target.stack,
         "flags": plan.target.flags,
+        "base_flags": BASE,
+        "host_flags": HOST_ONLY,
+        "device_flags": DEVICE_ONLY,
+        "quick": QUICK,
+        "startup": [f"{plan.target.port}/{name}" for name in STARTUP],
         "memories": plan.target.memories,
         "machine": dict(plan.target.machine),
         "level": plan.level.name,
@@ -257,7 +263,7 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "loss": names[graph.loss],
         "loss_op": graph.producer()[graph.loss].op,
         "optimizer": optimizer_of(graph).name,
-        "settings": list(_settings(plan)),
+        "settings": list(settings(plan)),
         "dropout": names.get(DROPOUT, ""),
         "parameters": [tensors[name] for name in graph.trained],
         "params": parameter_count(plan),
@@ -287,7 +293,7 @@ def _stored(plan: Plan, tensors: Mapping[str, dict[str, Any]]) -> Iterator[dict[
 SETTINGS = {"lr": "learning_rate", "eps": "epsilon"}
 
 
-def _settings(plan: Plan) -> Iterator[dict[str, Any]]:
+def settings(plan: Plan) -> Iterator[dict[str, Any]]:
     """What may be set at run time: the name of its setter, and where it lies."""
     for index, name in enumerate(optimizer_of(plan.graph).hyper):
         yield {"name": SETTINGS.get(name, name), "tensor": "hyper", "index": index}
