@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SAMPLE = ("build over an earlier project", "verify")
+SAMPLE = ("build over an earlier project", "memory --csv --svg")
 
 
 def test_a_sample_of_interruptions(tmp_path: Path) -> None:
@@ -18,4 +18,4 @@ def test_a_sample_of_interruptions(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     counted = json.loads(found.read_text())["commands"]
     assert set(counted) == set(SAMPLE)
-    assert all(counts["tried"] >= 3 for counts in counted.values())
+    assert all(counts["tried"] >= 2 for counts in counted.values())

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
+from gradlet.cache import held_by, scratch_folder
 from gradlet.compiler import Compiler, build_executable
 from gradlet.emit.golden import sample_count
 from gradlet.emit.project import Project
@@ -85,17 +84,22 @@ def run_on_host(project: Project, compiler: Compiler) -> Printed:
     folder, prefix = project.folder, project.plan.prefix
     changing = [folder / GOLDEN, folder / f"{prefix}.c"]
     defines = [f"GL_CORES={project.plan.target.cores}", "GL_PROBE"]
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as scratch:
+    with scratch_folder() as scratch:
         program = build_executable(
             [*changing, folder / "weights.c", *sorted((folder / "kernels").glob("*.c"))],
-            Path(scratch) / "golden",
+            scratch / "golden",
             include=[folder],
             defines=dict.fromkeys(changing, defines),
             compiler=compiler,
         )
         try:
             done = subprocess.run(
-                [str(program)], capture_output=True, text=True, check=False, timeout=SECONDS
+                [str(program)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=SECONDS,
+                pass_fds=held_by(scratch),
             )
         except subprocess.TimeoutExpired:
             return Printed(-1, "", f"it is not done after {SECONDS} seconds")
@@ -105,8 +109,8 @@ def run_on_host(project: Project, compiler: Compiler) -> Printed:
 
 def run_on_device(project: Project) -> Printed:
     """`make device` on the simulator."""
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as scratch:
-        elf = build_golden(project, Path(scratch) / "golden.elf", probes=True).read_bytes()
+    with scratch_folder() as scratch:
+        elf = build_golden(project, scratch / "golden.elf", probes=True).read_bytes()
     config = SimConfig.of(project.plan.target.machine)
     try:
         done = simulate(elf, config, prepare=partial(watch_program, project.plan))
