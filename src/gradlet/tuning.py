@@ -57,7 +57,7 @@ def tune_project(
         answer = _search(project.plan, settings, Pool(jobs, dask), progress)
         remembered.keep(given, settings, answer)
     if answer.plan != given:
-        project = emit(Plan.loads(answer.plan), project.folder)
+        project = emit(Plan.loads(answer.plan), project.folder, project.recording)
     return Tuning(project, {**answer.report, "seconds": time.perf_counter() - begin})
 
 

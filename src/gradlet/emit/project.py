@@ -17,7 +17,7 @@ import jinja2
 import numpy as np
 
 import gradlet
-from gradlet import kernels
+from gradlet import kernels, recorded
 from gradlet.dtypes import DTYPES
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
@@ -30,8 +30,10 @@ from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
 from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.plan.parts import parts
+from gradlet.recorded import Recording
 
 MANIFEST = "manifest.json"
+NOT_RECORDED = "the project was made from a plan, without its module"
 STARTUP = ("start.S", "team.c")
 RUNTIME = Path(__file__).parent.parent / "c" / "runtime"
 
@@ -48,11 +50,21 @@ class Project:
         value: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text())
         return value
 
+    @property
+    def recording(self) -> Recording:
+        """What the user's own module did in training, when the project was built."""
+        try:
+            return Recording.loads((self.folder / recorded.FILE).read_bytes())
+        except FileNotFoundError:
+            return Recording(absent=f"the project has no {recorded.FILE}; build it again")
 
-def emit(plan: Plan, folder: Path) -> Project:
-    """Write the project. A folder that is not an earlier project of ours is left alone."""
+
+def emit(plan: Plan, folder: Path, recording: Recording | None = None) -> Project:
+    """Write the project. A folder that is not an earlier project of ours is left alone.
+
+    The recording is what the user's own module did in training."""
     refuse_foreign(folder)
-    files = project_files(plan)
+    files = project_files(plan, recording or Recording(absent=NOT_RECORDED))
     try:
         _write_whole(folder, files)
     except OSError as error:
@@ -116,7 +128,7 @@ def _owned_files(folder: Path) -> set[str]:
     return {name for name in listed if not Path(name).is_absolute() and ".." not in name}
 
 
-def project_files(plan: Plan) -> dict[str, bytes]:
+def project_files(plan: Plan, recording: Recording) -> dict[str, bytes]:
     """Every file of the project, by path: texts as UTF-8, anything else as it is."""
     expected = golden(plan)
     view = _view(plan, expected)
@@ -140,6 +152,7 @@ def project_files(plan: Plan) -> dict[str, bytes]:
         "CMakeLists.txt": _render("CMakeLists.txt", view),
         "README.md": _render("README.md", view),
         "plan.json": plan.dumps() + "\n",
+        recorded.FILE: recording.dumps(),
     }
     for kernel in used:
         files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix)
