@@ -196,7 +196,7 @@ def test_a_bias_that_capture_forgets_is_named(
     monkeypatch.setitem(TORCH, "aten.linear.default", without_bias)
     module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     for layer in (module[0], module[2]):
-        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        nn.init.zeros_(layer.bias)
     verdict = gradlet.verify(built(tmp_path / "p", module, (torch.randn(4, 4),)), steps=2)
     assert not verdict.passed
     wrong = [row.name for row in verdict.tensors if not row.passed]

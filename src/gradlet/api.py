@@ -143,11 +143,13 @@ def build(
     recipe: Recipe | None = None,
     layout: str = "chw",
     buffers: str = "auto",
+    force: bool = False,
     **capture_options: Any,
 ) -> Project:
-    """Capture, train, plan and emit in one call."""
+    """Capture, train, plan and emit in one call. force: files of an earlier project in the folder
+    are overwritten even if they were edited."""
     folder = Path(folder)
-    refuse_foreign(folder)
+    refuse_foreign(folder, force=force)
     check_layout(layout)
     options = {"batch": batch, **capture_options}
     request = Request(
@@ -163,7 +165,7 @@ def build(
     )
     captured = request.captured()
     found = request.plan(captured)
-    return emit(found, folder, request.recorded(captured, found))
+    return emit(found, folder, request.recorded(captured, found), force=force)
 
 
 def memory(
