@@ -123,6 +123,20 @@ MUTATIONS = {
         '#ifdef __riscv\n    __asm__ volatile("ebreak");\n#endif\n',
         r"the golden program \(device\): .*core \d.*main",
     ),
+    "a main of the device that writes where it may not": (
+        "main.c",
+        "    GL_ALONE(report_weights());\n",
+        "    GL_ALONE(report_weights());\n"
+        "#ifdef __riscv\n    *(volatile int *)(uintptr_t)main = *(volatile int *)(uintptr_t)main;\n"
+        "#endif\n",
+        r"the golden program \(device\): .*main.*store at 0x1c01\w+, which this code may not write",
+    ),
+    "a main of the device that reads what nobody wrote": (
+        "main.c",
+        "int main(void)\n{\n",
+        "int main(void)\n{\n    (void)*(volatile float *)mine_input();\n",
+        r"the golden program \(device\): .*main.*load at 0x\w+, where nobody has written",
+    ),
 }
 
 

@@ -17,7 +17,7 @@ from gradlet.sim import (
     explain,
     simulate,
 )
-from gradlet.sim.binding import STATUS_BREAK, STATUS_EXIT, STATUS_FAULT, STATUS_LIMIT
+from gradlet.sim.binding import ANYBODY, STATUS_BREAK, STATUS_EXIT, STATUS_FAULT, STATUS_LIMIT
 from tests.sim.support import (
     CODE_BASE,
     EXIT,
@@ -309,6 +309,15 @@ def test_watch_finds_races() -> None:
     message = explain(machine, STATUS_FAULT, Symbols(data))
     assert "(second_store)" in message
     assert "another core" in message
+
+
+def test_where_anybody_may_store_there_are_no_races() -> None:
+    machine = Machine(SimConfig.load(overrides={"cores": 4}))
+    machine.load_elf(assemble(PROGRAMS / "race.S", NC=4).read_bytes())
+    machine.watch(0x10000200, 4, read=True, write=True, initialised=True, owner=ANYBODY)
+    machine.watch_new_phase()
+    assert machine.run(LIMIT) == STATUS_EXIT
+    machine.close()
 
 
 def test_breakpoints_separate_phases() -> None:

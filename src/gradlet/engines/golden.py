@@ -10,6 +10,7 @@ import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ from gradlet.engines.device import GOLDEN, build_golden
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array
-from gradlet.sim import SimConfig, SimError, simulate
+from gradlet.plan.model import FAR, NEAR, REGIONS, Plan
+from gradlet.sim import Machine, SimConfig, SimError, Symbols, simulate
+from gradlet.sim.binding import ANYBODY
 
 STEPS = re.compile(r"^#define GOLDEN_STEPS (\d+)$", flags=re.MULTILINE)
 LOSS = re.compile(r"^step \d+: loss \S+ = 0x([0-9a-f]{8})", flags=re.MULTILINE)
@@ -104,11 +107,50 @@ def run_on_device(project: Project) -> Printed:
     """`make device` on the simulator."""
     with tempfile.TemporaryDirectory(prefix="gradlet-") as scratch:
         elf = build_golden(project, Path(scratch) / "golden.elf", probes=True).read_bytes()
+    config = SimConfig.of(project.plan.target.machine)
     try:
-        done = simulate(elf, SimConfig.of(project.plan.target.machine))
+        done = simulate(elf, config, prepare=partial(watch_program, project.plan))
     except SimError as error:
         return Printed(-1, "", str(error))
     return Printed(done.exit_code, done.stdout)
+
+
+def watch_program(plan: Plan, machine: Machine, symbols: Symbols) -> None:
+    """Let the cores read and write what a program of this plan has, each its own stack. Code and
+    constants stay as they are; memory that only the plan fills is not read before.
+
+    The calls are not followed, as the sanitizer does it for training: the program looks at tensors
+    between them.
+    """
+
+    def at(name: str) -> int:
+        return symbols.address(name) or 0
+
+    def grant(first: int, end: int, *, write: bool, initialised: bool) -> None:
+        if end > first:
+            machine.watch(
+                first, end - first, read=True, write=write, initialised=initialised, owner=ANYBODY
+            )
+
+    for memory in plan.target.memories[:2]:  # a third has golden data wherever they fit
+        machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
+    grant(at("gl_program"), at("gl_program_end"), write=False, initialised=True)
+    grant(at("gl_data"), at("gl_data_end"), write=True, initialised=True)
+    image = at("gl_l1_image")
+    grant(image, image + at("gl_l1_end") - at("gl_l1_start"), write=False, initialised=True)
+    grant(at("gl_l1_start"), at("gl_l1_end"), write=False, initialised=False)
+    grant(at("gl_control"), at("gl_control_end"), write=True, initialised=True)
+    for region in REGIONS:
+        start = at(f"{plan.prefix}_{region}")
+        near = start < at("gl_l1_end") and start >= at("gl_l1_start")  # start-up copies it
+        kind = region.removeprefix(NEAR).removeprefix(FAR)
+        written = {"write": kind != "constants", "initialised": kind != "arena" and not near}
+        if start:
+            grant(start, start + plan.region_bytes(region), **written)
+    for core in range(plan.target.cores):
+        end = at("gl_stacks_end") - plan.target.stack * core
+        size = plan.target.stack
+        machine.watch(end - size, size, read=True, write=True, initialised=True, owner=core)
 
 
 def steps(project: Project) -> int:
