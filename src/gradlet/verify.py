@@ -19,9 +19,11 @@ from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
+from gradlet.ops.optimizer import hyper_of
 from gradlet.tolerance import Expectation, expect
 
 FAILURE = "verify-failure.npz"
+LONGEST_KEY = 1000
 LARGE_RATE = 2.0**20
 """A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
 
@@ -167,9 +169,10 @@ def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, A
     }
     if not fused:
         return {}
-    hyper = np.zeros_like(plan.graph.data["hyper"])
+    settings = hyper_of(plan.graph)
+    hyper = np.zeros_like(plan.graph.data[settings])
     hyper[0] = LARGE_RATE
-    run = train(project, steps=1, states=True, overrides={"hyper": hyper})
+    run = train(project, steps=1, states=True, overrides={settings: hyper})
     return {
         grad: (plan.graph.data[weight].astype(np.float64) - run.states[0][weight]) / LARGE_RATE
         for weight, grad in fused.items()
@@ -217,7 +220,13 @@ def _program_order(project: Project) -> list[str]:
 
 
 def _judge(
-    graph: Graph, name: str, value: Array, wanted: Array, tolerance: Array, oracle: str
+    graph: Graph,
+    name: str,
+    value: Array,
+    wanted: Array,
+    tolerance: Array,
+    oracle: str,
+    when: str = "",
 ) -> TensorVerdict:
     error = np.abs(np.asarray(value, np.float64) - wanted).reshape(-1)
     allowed = np.broadcast_to(tolerance, np.shape(wanted)).reshape(-1)
@@ -226,11 +235,10 @@ def _judge(
         share = np.where(error == 0, 0.0, error / allowed)
     worst = int(share.argmax())
     scale = float(np.abs(wanted).max())
-    base = name.split(" ")[0]
-    node = graph.producer()[base]
+    node = graph.producer()[name]
     return TensorVerdict(
-        name,
-        graph.tensors[base].role,
+        f"{name}{when}",
+        graph.tensors[name].role,
         node.name,
         node.module,
         oracle,
@@ -252,11 +260,12 @@ def _last_step(
         if old in oracle.weights[-1]:  # weights, and states of the forward pass
             row = _judge(
                 graph,
-                f"{new} after step {steps}",
+                new,
                 run.states[-1][old],
                 oracle.weights[-1][old],
                 expected.tolerances[new],
                 "torch",
+                f" after step {steps}",
             )
             rows.append(row)
     return rows
@@ -304,5 +313,5 @@ def _save_failure(
     known = {**graph.data, **first, **computed}
     values = {f"input/{n}": known[n] for node in nodes for n in node.inputs if n in known}
     values |= {f"output/{n}": known[n] for node in nodes for n in node.outputs if n in known}
-    np.savez(path, **values)
+    np.savez(path, **{name[:LONGEST_KEY]: value for name, value in values.items()})
     return str(Path(path))

@@ -181,32 +181,74 @@ def _with_data(captured: Captured, path: Path) -> Captured:
             arrays = dict(file)
     except (OSError, ValueError) as error:
         raise GradletError(f"cannot read '{path}' as .npz: {error}") from None
-    if len(graph.inputs) == 1 and "inputs" in arrays:
-        arrays[graph.inputs[0]] = arrays.pop("inputs")
-    samples = {name: _user_samples(graph, name, arrays, path) for name in graph.inputs}
+    given = {name: arrays[_key(graph, name, arrays, path)] for name in graph.inputs}
+    counts = {graph.own_name(name): len(values) for name, values in given.items() if values.ndim}
+    samples = {name: _user_samples(graph, name, given[name], path) for name in graph.inputs}
     targets = captured.targets
     if "targets" in arrays:
         size = graph.tensors[graph.inputs[0]].shape[0]
-        targets = stack_batches(arrays["targets"], size, "the targets")
+        counts["targets"] = len(arrays["targets"]) if arrays["targets"].ndim else 0
+        targets = _user_targets(arrays["targets"], size, f"'{path}': 'targets'")
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
+        raise GradletError(
+            f"'{path}' has different numbers of samples: {listed}; each input needs its target"
+        )
     graph = replace(graph, samples=samples)
     check_indices(graph)
     return replace(captured, graph=graph, targets=targets)
 
 
-def _user_samples(graph: Graph, name: str, arrays: dict[str, Array], path: Path) -> Array:
-    shape = graph.tensors[name].shape
-    if name not in arrays:
-        wanted = "inputs" if len(graph.inputs) == 1 else f"'{name}'"
+def _key(graph: Graph, name: str, arrays: dict[str, Array], path: Path) -> str:
+    """The array of an input: `inputs` of the only one, else its name. `targets` is never an input;
+    one that is called so is given as `input.targets`."""
+    own = graph.own_name(name)
+    keys = [f"input.{own}", *(["inputs"] if len(graph.inputs) == 1 else [])]
+    keys += [own] if own != "targets" else []
+    found = next((key for key in keys if key in arrays), None)
+    if found is None:
+        wanted = " or ".join(f"'{key}'" for key in keys[1:] or keys)
         raise GradletError(f"'{path}' has no array {wanted}; it has {', '.join(arrays) or 'none'}")
-    values = arrays[name]
+    return found
+
+
+def _user_targets(values: Array, batch: int, what: str) -> Array:
+    """Samples of targets as micro-batches. Their shape and range is the loss's business."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "fiub":
+        raise GradletError(
+            f"{what} must be numbers, not {values.dtype}: class labels are whole numbers from 0"
+        )
+    if values.ndim == 0:
+        raise GradletError(f"{what} must have one entry per sample, not a single number")
+    if values.dtype.kind == "f":
+        _check_range(values, what)
+    return stack_batches(values, batch, what)
+
+
+def _check_range(values: Array, what: str) -> None:
+    """Finite, also as float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        bad = ~np.isfinite(values.astype(np.float32))
+    if bad.any():
+        worst = values[bad].reshape(-1)[0]
+        raise GradletError(
+            f"{what} must hold finite numbers of the range of float32 (up to 3.4e38); "
+            f"{int(bad.sum())} of {values.size} are not, such as {worst}"
+        )
+
+
+def _user_samples(graph: Graph, name: str, values: Array, path: Path) -> Array:
+    shape, own = graph.tensors[name].shape, graph.own_name(name)
     if values.ndim == 0 or values.shape[1:] != shape[1:]:
         raise GradletError(
-            f"'{path}': '{name}' has shape {values.shape}; the model takes [N, "
+            f"'{path}': '{own}' has shape {values.shape}; the model takes [N, "
             f"{', '.join(map(str, shape[1:]))}]"
         )
-    if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
-        raise GradletError(f"'{path}': '{name}' must hold finite numbers")
+    if values.dtype.kind not in "fiu":
+        raise GradletError(f"'{path}': '{own}' must hold finite numbers, not {values.dtype}")
+    _check_range(values, f"'{path}': '{own}'")
     dtype = numpy_dtype(graph.tensors[name].dtype)
     if dtype == np.int32 and not (values == values.astype(np.int32)).all():
-        raise GradletError(f"'{path}': '{name}' must hold indices, which are whole numbers")
+        raise GradletError(f"'{path}': '{own}' must hold indices, which are whole numbers")
     return stack_batches(values.astype(dtype), shape[0], f"'{path}'")

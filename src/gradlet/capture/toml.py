@@ -191,6 +191,7 @@ class _TomlImporter(GraphImporter):
         shape, dtype = (batch, *_input_shape(table)), "i32" if indices else "f32"
         self.builder.external("input", shape, "input", dtype)
         self.results: dict[str, str] = {"input": "input"}
+        self.made: set[str] = set()  # parameters, as the file of weights calls them
 
     def _read_weights(self, folder: Path) -> dict[str, Array] | None:
         name = self.weights_file
@@ -226,7 +227,7 @@ class _TomlImporter(GraphImporter):
                 raise GradletError(
                     f"layer '{name}' is read by no other; the last one is the output"
                 )
-        unused = [name for name in self.weights or () if name not in self.builder.tensors]
+        unused = [name for name in self.weights or () if name not in self.made]
         if unused:
             raise GradletError(f"{self.weights_file} holds {unused}, which no layer has")
         return self.results[previous]
@@ -305,7 +306,9 @@ class _TomlImporter(GraphImporter):
         name = f"{self.module}.{kind}"
         bound = 1.0 / np.sqrt(fan_in)
         drawn = self.generator.uniform(-bound, bound, shape)
-        return self.builder.value(name, self._stored(name, shape, drawn), "param")
+        self.made.add(name)
+        own = self.builder.model_name(name, "param")
+        return self.builder.value(own, self._stored(name, shape, drawn), "param")
 
     def _stored(self, name: str, shape: Shape, drawn: Array) -> Array:
         if self.weights is None:

@@ -122,7 +122,7 @@ class _TorchImporter(GraphImporter):
         self.outputs: list[str] = []
         self.casts = any(str(n.target).startswith("aten.to.") for n in program.graph.nodes)
         self.aliases = Aliases(list(program.graph.nodes))
-        self._owners: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._owners: dict[tuple[Any, ...], str] = {}
 
     def walk(self) -> None:
         self._externals()
@@ -152,20 +152,22 @@ class _TorchImporter(GraphImporter):
         if not all(isinstance(extent, int) for extent in shape):
             raise GradletError(f"input '{node.name}' has a dynamic shape {list(shape)}")
         dtype = "f32" if node.meta["val"].dtype.is_floating_point else "i32"
-        self.names[node.name] = self.builder.external(node.name, shape, "input", dtype)
-        self.inputs.append(node.name)
+        name = self.builder.model_name(node.name, "input")
+        self.names[node.name] = self.builder.external(name, shape, "input", dtype)
+        self.inputs.append(name)
 
     def _stored(self, target: str, kind: str) -> str:
         """A parameter or buffer under its own path; tied ones under the first path."""
         value = self._value(target)
-        key = (value.data_ptr(), tuple(value.shape))
+        key = (value.data_ptr(), tuple(value.shape), tuple(value.stride()))
         if value.numel() and key in self._owners:
             return self._owners[key]
         role = "param" if kind == "PARAMETER" and self._trained(target) else "const"
         if not value.dtype.is_floating_point and kind != "PARAMETER":
-            return target  # counters and the like: only an error if an op reads them
-        self._owners[key] = self.builder.value(target, value.float().numpy(), role)
-        return target
+            return ""  # counters and the like: only an error if an op reads them
+        name = self.builder.model_name(target, "param" if kind == "PARAMETER" else "buffer")
+        self._owners[key] = self.builder.value(name, value.float().numpy(), role)
+        return name
 
     def _trained(self, target: str) -> bool:
         """A parameter whose `requires_grad` is off stays as it is."""
@@ -227,7 +229,7 @@ class _TorchImporter(GraphImporter):
         if name not in self.builder.tensors and known is not None and _is_number(known):
             # whole numbers beside floats count as floats
             self.names[value.name] = name = self.constant(known.float().numpy().copy())
-        if not isinstance(name, str) or name not in self.builder.tensors:
+        if not isinstance(name, str) or name not in self.builder.tensors:  # '' is none
             raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
         return name
 

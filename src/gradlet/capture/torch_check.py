@@ -12,7 +12,7 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
 from gradlet.graph import Graph
-from gradlet.ops.dropout import ACTIVE, STATE
+from gradlet.ops.dropout import ACTIVE, dropout_state
 from gradlet.reference import evaluate, wide
 from gradlet.tolerance import expect_forward
 
@@ -45,9 +45,9 @@ def check_against_module(
     outputs = _module_outputs(module, examples)
     values = {name: wide(value) for name, value in graph.data.items()}
     values.update({name: wide(value[0]) for name, value in graph.samples.items()})
-    if STATE in values:
-        values[STATE] = values[STATE].copy()
-        values[STATE][ACTIVE] = 0
+    if state := dropout_state(graph):
+        values[state] = values[state].copy()
+        values[state][ACTIVE] = 0
     start = dict(values)
     evaluate(graph, values, ("forward",))
     for name, output in zip(graph.outputs, outputs, strict=True):
@@ -83,7 +83,7 @@ def copied(module: Any) -> Any:
 
 def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:
     torch = require_torch()
-    module = copied(module).double().cpu()
+    module = copied(module).float().double().cpu()  # the weights are taken over as float32
     for part in module.modules():
         if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
             part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype

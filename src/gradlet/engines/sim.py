@@ -73,7 +73,7 @@ def _train(
 ) -> Run:
     plan = session.plan
     graph = plan.graph
-    fed_names = [name for name in (*graph.inputs, "target") if name in plan.buffer_of()]
+    fed_names = [name for name in graph.fed if name in plan.buffer_of()]
     source = {**graph.samples, **(samples or {})}
     kept = [*(old for old, _ in graph.updates if states), *graph.outputs]
     session.boot({**initial_values(plan), **(overrides or {})})

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gradlet.dtypes import DTYPES
 from gradlet.errors import DoesNotFit, GradletError
-from gradlet.graph import Graph
+from gradlet.graph import OWN_SPACE, Graph
 from gradlet.kernels import MAPS, Kernel, candidates, catalogue, scratch_elements, variant_of
 from gradlet.ops import OPS
 from gradlet.ops.base import Lowering, Size
@@ -289,7 +289,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         outputs,
         inputs,
         lowering.sizes,
-        f"scratch.{last.name}" if scratch else "",
+        f"{OWN_SPACE}scratch.{last.name}" if scratch else "",
         sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
         lowering.repeat,
         follow=follow,
@@ -355,7 +355,7 @@ def _loss_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Ca
         (*loss.outputs, *gradient.outputs),
         gradient.inputs + ("",) * (4 - len(gradient.inputs)),
         sizes,
-        f"scratch.{loss.name}" if scratch_elements(kernel, sizes, target.cores) else "",
+        f"{OWN_SPACE}scratch.{loss.name}" if scratch_elements(kernel, sizes, target.cores) else "",
         0,
         STEPS,
     )
