@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -9,8 +10,12 @@ from itertools import count
 import numpy as np
 
 from gradlet.dtypes import numpy_dtype
-from gradlet.graph import OWN_SPACE, Array, Attrs, Graph, Node, Tensor
+from gradlet.errors import GradletError
+from gradlet.graph import OWN_SPACE, Array, Attrs, Graph, Node, Shape, Tensor
 from gradlet.ops import OPS
+
+MOST_ELEMENTS = 2**26
+"""Of a tensor, and of all weights together: what is larger fits no target, and takes minutes."""
 
 
 class GraphBuilder:
@@ -29,7 +34,9 @@ class GraphBuilder:
 
     def external(self, name: str, shape: Iterable[int], role: str, dtype: str = "f32") -> str:
         assert name not in self.tensors, f"there is a tensor '{name}' already"
-        self.tensors[name] = Tensor(name, tuple(shape), dtype, role)
+        shape = tuple(shape)
+        _check_size(name, shape)
+        self.tensors[name] = Tensor(name, shape, dtype, role)
         return name
 
     def unique(self, name: str) -> str:
@@ -89,6 +96,7 @@ class GraphBuilder:
         result = OPS[op].infer(attrs, tuple(self.tensors[n] for n in names), module)
         outputs = self._free_outputs(name, op, len(result))
         for output, (shape, dtype) in zip(outputs, result, strict=True):
+            _check_size(f"{output}' of module '{module}" if module else output, shape)
             self.tensors[output] = Tensor(output, shape, dtype, role)
         self.nodes.append(Node(outputs[0], op, names, outputs, attrs, phase, module))
         return outputs
@@ -125,6 +133,14 @@ class GraphBuilder:
             for node in self.nodes
         ]
         return better
+
+
+def _check_size(name: str, shape: Shape) -> None:
+    if (elements := math.prod(shape)) > MOST_ELEMENTS:
+        raise GradletError(
+            f"'{name}' has the shape {list(shape)}, {elements:,} elements: more than any target "
+            f"holds; {MOST_ELEMENTS:,} are possible. Make the input, the batch or the layer smaller"
+        )
 
 
 def _plain(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradlet.dtypes import DTYPES
-from gradlet.errors import GradletError
+from gradlet.errors import GradletError, InternalError
 from gradlet.graph import EXTERNAL_ROLES, OWN_SPACE, PHASES, ROLES, Graph, Node
 from gradlet.ops import OPS
 
@@ -16,7 +16,7 @@ def check_graph(graph: Graph) -> None:
     """Raise with all faults found, or return."""
     faults = [*_tensors(graph), *_program(graph), *_ties(graph), *_values(graph)]
     if faults:
-        raise GradletError(f"graph '{graph.name}' is not sound:\n  " + "\n  ".join(faults))
+        raise InternalError(f"graph '{graph.name}' is not sound:\n  " + "\n  ".join(faults))
 
 
 def _tensors(graph: Graph) -> Iterator[str]:

@@ -16,7 +16,9 @@ from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, WEIGHTED_BY, option
 from gradlet.recipe import LOSS_OPTIONS, Recipe
 from gradlet.rows import RowGradients, with_rows_apart
 from gradlet.selection import select, select_rows
-from gradlet.update import append_update, check_optimizer
+from gradlet.update import LARGEST, append_update, check_optimizer
+
+MOST_MICRO_BATCHES = 4096
 
 
 def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
@@ -59,12 +61,21 @@ def _check_recipe(recipe: Recipe) -> None:
         raise GradletError(f"a loss is a {' or a '.join(REDUCTIONS)}, not '{recipe.reduction}'")
     if not 0 <= recipe.label_smoothing <= 1:
         raise GradletError(f"label smoothing is a share from 0 to 1, not {recipe.label_smoothing}")
-    if not (np.isfinite(recipe.delta) and recipe.delta >= 0):
+    if not 0 <= recipe.delta <= LARGEST:
         raise GradletError(f"a delta of {recipe.delta} makes no sense")
     _check_loss_options(recipe)
     check_optimizer(recipe)
-    if recipe.accumulate < 1:
-        raise GradletError(f"gradients can be accumulated over 1 or more, not {recipe.accumulate}")
+    for option in ("class_weights", "pos_weight"):
+        if not all(0 <= value <= LARGEST for value in getattr(recipe, option)):
+            given = ", ".join(map(str, getattr(recipe, option)))
+            raise GradletError(f"{option} are numbers from 0 up, not {given}")
+    if not -(2**31) <= recipe.ignore_index < 2**31:
+        raise GradletError(f"ignore_index {recipe.ignore_index} is no label: labels have 32 bits")
+    if not 1 <= recipe.accumulate <= MOST_MICRO_BATCHES:
+        raise GradletError(
+            f"gradients can be accumulated over 1 to {MOST_MICRO_BATCHES} micro-batches, not "
+            f"{recipe.accumulate}: the golden data are computed over whole updates"
+        )
 
 
 def _check_loss_options(recipe: Recipe) -> None:
@@ -132,8 +143,9 @@ def _checked_targets(
         if not np.isfinite(targets).all():
             raise GradletError("the targets contain NaN or infinity")
         return targets.astype(np.float32)
-    labels = targets.astype(np.int64)
-    if not (labels == targets).all():
+    whole = np.isfinite(targets) & (np.abs(targets) < 2.0**62)
+    labels = np.where(whole, targets, 0).astype(np.int64)
+    if not whole.all() or not (labels == targets).all():
         raise GradletError("class labels must be whole numbers")
     known = labels[labels != recipe.ignore_index]
     if known.size and (known.min() < 0 or known.max() >= output[1]):

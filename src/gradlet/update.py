@@ -12,6 +12,7 @@ from gradlet.graph import Array
 from gradlet.ops.optimizer import update_op
 from gradlet.recipe import Recipe
 
+LARGEST = float(np.finfo(np.float32).max)
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
@@ -23,13 +24,13 @@ def check_optimizer(recipe: Recipe) -> None:
         )
     for name in ("lr", "weight_decay", "momentum", "clip_norm", "clip_value"):
         value = getattr(recipe, name)
-        if not (np.isfinite(value) and value >= 0):
+        if not (abs(value) <= LARGEST and value >= 0):
             words = {"lr": "learning rate"}.get(name, name.replace("_", " "))
             raise GradletError(f"a {words} of {value} makes no sense")
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(recipe, name) < 1:
             raise GradletError(f"{name} is between 0 and 1, not {getattr(recipe, name)}")
-    if not (np.isfinite(recipe.eps) and np.float32(recipe.eps) > 0):
+    if not (abs(recipe.eps) <= LARGEST and np.float32(recipe.eps) > 0):
         raise GradletError(f"eps keeps Adam from dividing by 0; it cannot be {recipe.eps}")
     if recipe.optimizer != "sgd" and (recipe.momentum or recipe.nesterov):
         raise GradletError(f"momentum and nesterov are SGD's; {recipe.optimizer} has betas")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import traceback
+import zipfile
+import zlib
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gradlet.builder import MOST_ELEMENTS
 from gradlet.capture.importer import Captured, check_indices, stack_batches
+from gradlet.capture.user_code import FOREIGN, described
 from gradlet.dtypes import numpy_dtype
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
@@ -36,8 +42,21 @@ def capture(
     together, the rest become further micro-batches of the golden data. `data` names an .npz with
     arrays `inputs` and `targets` that take their place.
     """
-    if batch is not None and batch < 1:
+    if batch is not None and not 1 <= batch <= MOST_ELEMENTS:
         raise GradletError(f"a batch of {batch} makes no sense")
+    with redirect_stdout(sys.stderr):  # a model's own prints are no result
+        return _captured(model, inputs, targets, batch, input_shape, data, name)
+
+
+def _captured(
+    model: Any,
+    inputs: Any,
+    targets: Any,
+    batch: int | None,
+    input_shape: Sequence[int] | None,
+    data: Path | None,
+    name: str,
+) -> Captured:
     if not isinstance(model, str | Path):
         captured = _from_module(model, inputs, targets, batch, name or type(model).__name__.lower())
     elif str(model).startswith("zoo:"):
@@ -120,17 +139,19 @@ def _load_python(path: Path) -> Any:
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise GradletError(f"'{path}' cannot be imported: {_last_line(error)}") from None
+    except FOREIGN as error:
+        raise GradletError(f"'{path}' cannot be imported: {_last_line(error, path)}") from None
     finally:
         sys.path.remove(folder)
     return module
 
 
-def _last_line(error: BaseException) -> str:
+def _last_line(error: BaseException, path: Path) -> str:
+    """What happened, and the last line of the user's own file that led there."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    own = [frame for frame in frames if Path(frame.filename).name == path.name] or frames
+    where = f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
+    return f"{described(error)}{where}"
 
 
 def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
@@ -141,8 +162,9 @@ def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
     if callable(value) and not isinstance(value, torch.nn.Module):
         try:
             value = value()
-        except Exception as error:
-            raise GradletError(f"'{spec}' fails when called: {_last_line(error)}") from None
+        except FOREIGN as error:
+            path = Path(spec.rpartition(":")[0])
+            raise GradletError(f"'{spec}' fails when called: {_last_line(error, path)}") from None
     if isinstance(value, torch.nn.Module):
         return value, getattr(value, "example_inputs", None), None
     if isinstance(value, tuple) and value and isinstance(value[0], torch.nn.Module):
@@ -157,6 +179,11 @@ def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
 def _random_input(shape: Sequence[int]) -> Any:
     from gradlet.extras import require_torch
 
+    if (elements := math.prod(shape)) > MOST_ELEMENTS:
+        raise GradletError(
+            f"--input {'x'.join(map(str, shape))}: {elements:,} numbers are more than any target "
+            f"holds; {MOST_ELEMENTS:,} are possible"
+        )
     values = np.random.default_rng(0).standard_normal((1, *shape)).astype(np.float32)
     return (require_torch().from_numpy(values),)
 
@@ -170,7 +197,19 @@ def _from_module(module: Any, inputs: Any, targets: Any, batch: int | None, name
     size = graph.tensors[graph.inputs[0]].shape[0]
     if targets is None:
         return Captured(graph)
-    return Captured(graph, stack_batches(np.asarray(targets), size, "the targets"))
+    try:
+        values = np.asarray(targets)
+    except Exception as error:  # a list of lists of different lengths, a tensor that is nowhere
+        raise GradletError(f"the targets of '{name}' are no array: {error}") from None
+    given = _user_targets(values, size, f"the targets of '{name}'")
+    listed = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    counts = {len(value) for value in listed}
+    if counts != {len(values)}:
+        raise GradletError(
+            f"'{name}' has different numbers of samples: {', '.join(str(len(v)) for v in listed)} "
+            f"of its inputs, {len(values)} of its targets; each needs the other"
+        )
+    return Captured(graph, given)
 
 
 def _with_data(captured: Captured, path: Path) -> Captured:
@@ -179,7 +218,7 @@ def _with_data(captured: Captured, path: Path) -> Captured:
     try:
         with np.load(path) as file:
             arrays = dict(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise GradletError(f"cannot read '{path}' as .npz: {error}") from None
     given = {name: arrays[_key(graph, name, arrays, path)] for name in graph.inputs}
     counts = {graph.own_name(name): len(values) for name, values in given.items() if values.ndim}

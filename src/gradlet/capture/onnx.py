@@ -18,7 +18,7 @@ from gradlet.capture.onnx_file import (
     parameter_names,
     read_onnx,
 )
-from gradlet.errors import GradletError
+from gradlet.errors import GradletError, InternalError
 from gradlet.extras import require_onnx
 from gradlet.graph import Array, Attrs, Graph, Shape
 from gradlet.ops import ONNX
@@ -387,7 +387,7 @@ def _check_against_file(graph: Graph, file: OnnxFile) -> None:
                 f"float32 (output '{name}'); repair the weights first"
             )
         if not same or not (np.abs(exact[name] - expected) <= allowed[name])[finite].all():
-            raise GradletError(
+            raise InternalError(
                 f"the captured graph of {file.path} does not compute what the file computes "
                 f"(output '{name}'); please report this model"
             )

@@ -8,11 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.builder import MOST_ELEMENTS
 from gradlet.capture.aliases import Aliases, in_place
 from gradlet.capture.canonical import canonical
 from gradlet.capture.importer import GraphImporter, Unsupported, check_indices, stack_batches
 from gradlet.capture.torch_check import check_against_module, copied, plain_attention
 from gradlet.capture.torch_fold import Folder
+from gradlet.capture.user_code import (
+    FOREIGN,
+    check_module,
+    check_result,
+    described,
+    refuse_strange,
+)
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
@@ -24,7 +32,15 @@ def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = N
     """The forward graph of an nn.Module, with its inputs as samples."""
     require_torch()
     everything = _examples(inputs)
+    if isinstance(module, require_torch().nn.Module):
+        check_module(module, name)
     size = batch or (everything[0].shape[0] if everything and everything[0].ndim else 1)
+    for index, value in enumerate(everything):
+        if (elements := value[0].numel() * size) > MOST_ELEMENTS:
+            raise GradletError(
+                f"example input {index} has {elements:,} elements in a batch of {size}; no target "
+                f"holds more than {MOST_ELEMENTS:,}"
+            )
     examples = tuple(_first(value, size) for value in everything)
     program = _export(module, examples, name)
     importer = _TorchImporter(name, program)
@@ -55,6 +71,7 @@ def _examples(inputs: Any) -> tuple[Any, ...]:
             raise GradletError(
                 f"example input {index} is a {type(value).__name__}; tensors are needed"
             )
+        refuse_strange(value, f"example input {index}")
         if not value.dtype.is_floating_point and value.dtype not in (torch.int64, torch.int32):
             raise GradletError(
                 f"example input {index} has dtype {value.dtype}; floats, or indices of type int64 "
@@ -75,39 +92,27 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
     torch = require_torch()
     if not isinstance(module, torch.nn.Module):
         raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
-    for path, parameter in module.named_parameters():
-        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-            raise GradletError(
-                f"parameter '{path}' of '{name}' has no shape yet: call the module once on example "
-                f"inputs, so that its lazy layers are made"
-            )
-        if not parameter.dtype.is_floating_point:
-            raise GradletError(f"parameter '{path}' has dtype {parameter.dtype}")
     module = copied(module).float().cpu()
     examples = tuple(value.detach().clone() for value in examples)
     try:
         with torch.enable_grad():
-            copied(module)(*examples)  # of a copy: a pass may change buffers
-    except Exception as error:
+            result = copied(module)(*examples)  # of a copy: a pass may change buffers
+    except FOREIGN as error:
         shapes = ", ".join(str(list(value.shape)) for value in examples)
         raise GradletError(
-            f"model '{name}' fails in PyTorch itself on inputs {shapes}: {_first_line(error)}"
+            f"model '{name}' fails in PyTorch itself on inputs {shapes}: {described(error)}"
         ) from None
+    check_result(result, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with plain_attention():
                 return torch.export.export(module, examples)
-    except Exception as error:
+    except FOREIGN as error:
         raise GradletError(
-            f"torch.export cannot trace model '{name}': {_first_line(error)}\nShapes and control "
+            f"torch.export cannot trace model '{name}': {described(error)}\nShapes and control "
             f"flow must not depend on the data; see the message of `torch.export.export`"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 class _TorchImporter(GraphImporter):

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.errors import GradletError
+from gradlet.capture.user_code import FOREIGN, described
+from gradlet.errors import GradletError, InternalError
 from gradlet.extras import require_torch
 from gradlet.graph import Graph
 from gradlet.ops.dropout import ACTIVE, dropout_state
@@ -63,7 +64,7 @@ def check_against_module(
         if error.max() <= 1e-9 * scale:
             continue
         if not rounded or not (error <= expect_forward(graph, start)[1][name]).all():
-            raise GradletError(
+            raise InternalError(
                 f"the captured graph of '{graph.name}' does not compute what the module computes "
                 f"(output '{name}'); please report this model"
             )
@@ -78,7 +79,14 @@ def copied(module: Any) -> Any:
         for value in vars(part).values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
-    return copy.deepcopy(module, computed)
+    computed |= {id(b): b.detach().clone() for b in module.buffers() if not b.is_leaf}
+    try:
+        return copy.deepcopy(module, computed)
+    except FOREIGN as error:
+        raise GradletError(
+            f"a {type(module).__name__} cannot be copied: {described(error)}\nIt may keep a tensor "
+            f"that was computed from its parameters; keep a detached one, or compute it in forward"
+        ) from None
 
 
 def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:

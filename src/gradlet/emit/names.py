@@ -10,6 +10,11 @@ import numpy as np
 from gradlet.graph import Array
 from gradlet.ops.base import Size
 
+NOT_FINITE = {
+    "inf": "__builtin_inff()",
+    "-inf": "-__builtin_inff()",
+    "nan": '__builtin_nanf("")',
+}
 LONGEST = 60
 """Characters of an identifier's tail: C compilers need not look at more than 63."""
 
@@ -34,7 +39,11 @@ def literal(value: float | int) -> str:
     """A C literal that reads back as the same float32 or int32."""
     if isinstance(value, int | np.integer):
         return str(int(value)) if value > -(2**31) else "(-2147483647 - 1)"
-    text = f"{float(np.float32(value)):.9g}"
+    with np.errstate(over="ignore"):
+        number = float(np.float32(value))
+    if not np.isfinite(number):
+        return NOT_FINITE[str(number)]
+    text = f"{number:.9g}"
     return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"
 
 

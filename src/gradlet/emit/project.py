@@ -31,6 +31,7 @@ from gradlet.ops.dropout import dropout_state
 from gradlet.ops.optimizer import clip_of, hyper_of, optimizer_of
 from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.plan.parts import parts
+from gradlet.target import simulator_options
 
 MANIFEST = "manifest.json"
 STARTUP = ("start.S", "team.c")
@@ -240,6 +241,7 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "flags": plan.target.flags,
         "memories": plan.target.memories,
         "machine": dict(plan.target.machine),
+        "sim_options": " ".join(simulator_options(plan.target)) if plan.target.machine else "",
         "level": plan.level.name,
         "sizes_level": plan.sizes_level.name,
         "near_level": plan.target.memories[0].name,

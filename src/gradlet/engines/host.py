@@ -18,7 +18,7 @@ from gradlet.compiler import Compiler, build_library, default
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project
 from gradlet.engines.model import Run
-from gradlet.errors import GradletError
+from gradlet.errors import InternalError
 from gradlet.graph import Array
 from gradlet.plan.model import Plan
 
@@ -144,7 +144,7 @@ def _work(scratch: Path, preload: str) -> None:
     reason = done.stderr.strip()[-3000:]
     if done.returncode < 0:
         reason = f"killed by {signal.Signals(-done.returncode).name}. {reason}"
-    raise GradletError(f"the generated code failed on the host: {reason}")
+    raise InternalError(f"the generated code failed on the host: {reason}")
 
 
 def _result(arrays: dict[str, Array], steps: int, names: list[str]) -> Run:

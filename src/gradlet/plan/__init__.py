@@ -22,6 +22,7 @@ from gradlet.plan.loss import STEPS, loss_kernels
 from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan, Rider
 from gradlet.plan.order import Unit, following, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
+from gradlet.plan.prefix import check_prefix
 from gradlet.plan.ride import FAMILY as CHANNEL_SUM
 from gradlet.plan.ride import SUM, ride_of
 from gradlet.plan.tiler import Tiler
@@ -87,8 +88,7 @@ def plan(
     far away and computed tile by tile. Checked before it is returned. With fit=False a plan that is
     too large for the target is returned as well, to be looked at."""
     options = options or Options()
-    if not prefix.isidentifier() or not prefix.isascii():
-        raise GradletError(f"prefix '{prefix}' cannot begin a C name")
+    check_prefix(prefix)
     draft = _draft(graph, target, prefix, options)
     result = None
     for result in _plans(draft, options):

@@ -98,6 +98,9 @@ static inline float gl_from_bits(uint32_t bits)
     return value;
 }
 
+/* The same bits everywhere; what arithmetic makes of NaN differs between machines. */
+static inline float gl_nan(void) { return gl_from_bits(0x7fc00000u); }
+
 static inline uint32_t gl_to_bits(float value)
 {
     uint32_t bits;
