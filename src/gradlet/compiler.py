@@ -19,7 +19,7 @@ from pathlib import Path
 from gradlet.cache import cache_folder, held_by, is_whole, keep, scratch_folder
 from gradlet.errors import GradletError, InternalError
 
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wsign-conversion", "-Werror")
 EXACT = ("-ffp-contract=off", "-fno-math-errno")
 """No fma that is not written; without the second a square root would call libm, to set errno."""
 COMMON = ("-std=c99", *WARNINGS, *EXACT, "-fPIC")
