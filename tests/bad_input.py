@@ -158,7 +158,7 @@ GOOD = {"net", "out_half", "prints", "keeps_attribute", "keeps_buffer", "keeps_l
 GOOD |= {"two_sizes", "weight_huge", "out_numpy", "plain_module"}
 """May be built all the same: not every one of them is wrong for everybody."""
 
-NUMBERS = (
+NUMBERS: tuple[str, ...] = (
     "-1",
     "0",
     "nan",
@@ -174,7 +174,7 @@ NUMBERS = (
     "1e12",
 )
 NUMBERS += ("1e12", "0x10", "1,5", "²", "[bold]", "--", "1_000")
-OPTIONS = (
+OPTIONS: tuple[str, ...] = (
     "lr",
     "weight-decay",
     "momentum",
@@ -185,7 +185,7 @@ OPTIONS = (
     "accumulate",
 )
 OPTIONS += ("cores", "l1", "l2", "l3", "betas", "input")
-WORDS = {
+WORDS: dict[str, tuple[str, ...]] = {
     "target": ("nowhere", "", ".", "/", "x.toml", "[bold]", "../host", "host.toml"),
     "loss": (
         "none",
@@ -357,9 +357,23 @@ lr = 0.1
 op = "linear"
 out = 3
 """
-PIECES = ("0", "-1", "1e12", "1e400", "nan", "inf", "true", '""', "[]", "{}", '"x"', "[0]", "[1e9]")
+PIECES: tuple[str, ...] = (
+    "0",
+    "-1",
+    "1e12",
+    "1e400",
+    "nan",
+    "inf",
+    "true",
+    '""',
+    "[]",
+    "{}",
+    '"x"',
+    "[0]",
+    "[1e9]",
+)
 PIECES += ("999999999999", "[[1]]", "1979-05-27", '"\\u0000"', "[999999, 999999]", "0.5")
-LINES = (
+LINES: tuple[str, ...] = (
     "class_weights = [1, 2]",
     "class_weights = 'x'",
     "pos_weight = [nan]",
