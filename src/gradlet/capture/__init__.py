@@ -24,6 +24,8 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 
 __all__ = ["Captured", "capture"]
+DAMAGED = (OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What reading an archive may end with; methods of compression that are not there among them."""
 
 
 def capture(
@@ -218,7 +220,7 @@ def _with_data(captured: Captured, path: Path) -> Captured:
     try:
         with np.load(path) as file:
             arrays = dict(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGED as error:
         raise GradletError(f"cannot read '{path}' as .npz: {error}") from None
     given = {name: arrays[_key(graph, name, arrays, path)] for name in graph.inputs}
     counts = {graph.own_name(name): len(values) for name, values in given.items() if values.ndim}

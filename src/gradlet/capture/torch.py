@@ -189,6 +189,9 @@ class _TorchImporter(GraphImporter):
         shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
         if _counts(node, args) or "_assert" in target or self.known.fold(node):
             return
+        if (kind := _narrow(node)) and not _narrow(args[0] if args else None):
+            reason = f"it rounds to {kind}; float32 is supported, so leave out the conversion"
+            self.missing.note(self.module, target, shapes, reason)
         if target == "<built-in function getitem>":
             self.names[node.name] = self.names[args[0].name][args[1]]
             self.aliases.note(node, target, args[0])
@@ -252,6 +255,13 @@ class _TorchImporter(GraphImporter):
         if known is None:
             raise Unsupported(f"operand '{value.name}' depends on the data; it must be a constant")
         return known
+
+
+def _narrow(node: Any) -> str:
+    """The floating-point type of a result with fewer bits than float32, if it has one."""
+    dtype = getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
+    narrow = dtype is not None and dtype.is_floating_point and dtype.itemsize < 4
+    return str(dtype).removeprefix("torch.") if narrow else ""
 
 
 def _is_number(value: Any) -> bool:

@@ -56,7 +56,7 @@ def check_against_module(
     start = dict(values)
     evaluate(graph, values, ("forward",))
     for name, output in zip(graph.outputs, outputs, strict=True):
-        expected = output.numpy()
+        expected = output.detach().numpy()
         if not np.isfinite(expected).all():
             raise GradletError(
                 f"model '{graph.name}' gives NaN or infinity on its own example inputs (output "
