@@ -17,6 +17,7 @@ LIMITS = {
     "l2_bytes": (0x1000, 0x4000000, 0x100),
     "l3_bytes": (0, 0x4000000, 0x100),
     "cores": (1, 16, 1),
+    "fill": (0, 0xFF, 1),
     "fpus": (1, 16, 1),
     "l1_banks": (1, 64, 1),
     **dict.fromkeys(("l2_latency", "l3_latency", "dma_l3_setup"), (0, 100000, 1)),
@@ -67,6 +68,7 @@ class SimConfig:
     l1_banks: int
     l2_bytes: int
     l3_bytes: int
+    fill: int
     l2_latency: int
     l3_latency: int
     cluster_periph_latency: int
