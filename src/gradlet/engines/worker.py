@@ -80,7 +80,7 @@ def main(folder: Path) -> None:
         result.update(_predictions(network, job, samples))
     for setter, value, tensor, _ in job["setters"]:
         network.function(setter, None, ctypes.c_float)(value)
-        result[f"set/{tensor}"] = network.view(tensor).copy()
+        result[f"set/{job['number'][tensor]}"] = network.view(tensor).copy()
     result |= {"loss": losses, "seconds": seconds, "answers": answers}
     np.savez(folder / "out.npz", **result)
 
