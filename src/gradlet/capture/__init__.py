@@ -198,7 +198,7 @@ def _from_module(module: Any, inputs: Any, targets: Any, batch: int | None, name
     graph = capture_module(module, inputs, name=name, batch=batch)
     size = graph.tensors[graph.inputs[0]].shape[0]
     if targets is None:
-        return Captured(graph)
+        return Captured(graph, module=module)
     try:
         values = np.asarray(targets)
     except Exception as error:  # a list of lists of different lengths, a tensor that is nowhere
@@ -211,7 +211,7 @@ def _from_module(module: Any, inputs: Any, targets: Any, batch: int | None, name
             f"'{name}' has different numbers of samples: {', '.join(str(len(v)) for v in listed)} "
             f"of its inputs, {len(values)} of its targets; each needs the other"
         )
-    return Captured(graph, given)
+    return Captured(graph, given, module=module)
 
 
 def _with_data(captured: Captured, path: Path) -> Captured:
