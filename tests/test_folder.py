@@ -17,8 +17,7 @@ import pytest
 
 from gradlet.emit import install
 from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
-from gradlet.emit.install import recover, write_folder
-from gradlet.emit.project import refuse_foreign
+from gradlet.emit.install import recover, refuse_foreign, write_folder
 from gradlet.errors import GradletError
 from gradlet.files import exchange, locked
 from tests.interruptions.follow import Follower

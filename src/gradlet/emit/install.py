@@ -23,10 +23,11 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from gradlet.emit.folder import MANIFEST, digest, replaceable
+from gradlet.errors import GradletError
 from gradlet.files import PARTIAL, exchange, locked, remove_partial
 
 JOURNAL = "journal.json"
@@ -45,7 +46,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = Fals
     with locked(place.parent):
         _recover(place)
         old = replaceable(place, files, force=force)
-        check_permission(place, {*old, *files})
+        _check_permission(place, {*old, *files})
         staging = _new_staging(place)
         try:
             _write_staged(staging, files, old)
@@ -57,6 +58,25 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = Fals
         except KeyboardInterrupt:
             settle(place, staging)
             raise
+
+
+def refuse_foreign(folder: Path, *, force: bool = False) -> None:
+    """Raise if a project in this folder would cost the user something that he has there, or cannot
+    be written."""
+    recover(folder)
+    replaceable(folder, force=force)
+    with writing(folder):
+        _check_permission(Path(os.path.realpath(folder)))
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """What the system refuses becomes a message."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise GradletError(f"cannot write the project to '{folder}': {reason}") from None
 
 
 def recover(folder: Path) -> None:
@@ -83,7 +103,7 @@ def _is_ours(staging: Path) -> bool:
     return staging.is_dir() and not staging.is_symlink() and set(os.listdir(staging)) <= known
 
 
-def check_permission(place: Path, names: Iterable[str] = (MANIFEST,)) -> None:
+def _check_permission(place: Path, names: Iterable[str] = (MANIFEST,)) -> None:
     """Before anything is written: what was begun could not be finished."""
     folders = sorted({(place / name).parent for name in names})
     there = next(folder for folder in (place, *place.parents) if os.path.lexists(folder))

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,9 +18,9 @@ import gradlet
 from gradlet import kernels, recorded
 from gradlet.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
 from gradlet.dtypes import DTYPES
-from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
+from gradlet.emit.folder import MANIFEST, changes, contents, sealed
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
-from gradlet.emit.install import check_permission, recover, write_folder
+from gradlet.emit.install import recover, refuse_foreign, write_folder, writing
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text, string
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
@@ -83,18 +82,9 @@ def emit(
     files that were edited, unless forced. The recording is what the user's own module did."""
     refuse_foreign(folder, force=force)
     files = project_files(plan, recording or Recording(absent=NOT_RECORDED))
-    with _told(folder):
+    with writing(folder):
         write_folder(folder, files, force=force)
     return Project(folder, plan)
-
-
-@contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise GradletError(f"cannot write the project to '{folder}': {reason}") from None
 
 
 def load(folder: Path | str) -> Project:
@@ -122,14 +112,6 @@ def load(folder: Path | str) -> Project:
         raise GradletError(
             f"'{folder}/{PLAN}' is of another version of Gradlet ({error!r}); build it again"
         ) from None
-
-
-def refuse_foreign(folder: Path, *, force: bool = False) -> None:
-    """Raise if a project in this folder would cost the user something that he has there."""
-    recover(folder)
-    replaceable(folder, force=force)
-    with _told(folder):
-        check_permission(Path(os.path.realpath(folder)))
 
 
 def project_files(plan: Plan, recording: Recording) -> dict[str, bytes]:
