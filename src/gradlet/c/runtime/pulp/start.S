@@ -38,10 +38,10 @@ _start:
 
 team_core:
     andi a0, a0, 31
-    la   sp, gl_stacks_end
+    la   t1, gl_stacks_end
     li   t0, GL_STACK
     mul  t0, t0, a0
-    sub  sp, sp, t0
+    sub  sp, t1, t0
     li   t0, EVENT_UNIT
     li   t1, EVENTS
     sw   t1, 0x08(t0)
