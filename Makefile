@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench mutants clean
 
 setup: $(VENV)/.ready
 
@@ -32,6 +32,9 @@ bench: setup
 	$(RUN)/python bench/zoo.py
 	$(RUN)/python bench/steps.py
 	$(RUN)/python bench/tuner.py
+
+mutants: setup
+	$(RUN)/python -m tests.mutants --json bench/results/mutants.json
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

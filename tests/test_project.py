@@ -185,14 +185,14 @@ def test_a_full_disk_leaves_the_old_project_as_it_was(
 ) -> None:
     folder = built(tmp_path / "p").folder
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    write = Path.write_text
+    write = Path.write_bytes
 
-    def full(path: Path, text: str, *args: object, **options: object) -> int:
+    def full(path: Path, content: bytes) -> int:
         if path.name == "weights.c":
             raise OSError(28, os.strerror(28), str(path))
-        return write(path, text)
+        return write(path, content)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(GradletError, match="No space left on device"):
         built(folder, name="two_inputs")
     monkeypatch.undo()

@@ -341,8 +341,10 @@ def test_a_damaged_answer_is_searched_for_again(
     small: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADLET_CACHE", str(tmp_path / "cache"))
-    place = remembered._place(small.dumps(), QUICK)
-    place.parent.mkdir(parents=True)
+    report = {"evaluations": 1, "cache_hits": 0, "after_cycles": 1, "nodes": []}
+    place = tmp_path / "cache" / remembered._place(small.dumps(), QUICK)
+    remembered.keep(small.dumps(), QUICK, remembered.Answer(report, "plan"))
+    assert remembered.recall(small.dumps(), QUICK) is not None
     place.write_text('{"report": 3')
     assert remembered.recall(small.dumps(), QUICK) is None
 

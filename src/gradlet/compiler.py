@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from gradlet.cache import cache_folder, held_by, is_whole, keep, scratch_folder
 from gradlet.errors import GradletError
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
@@ -27,6 +27,8 @@ DEVICE = (
     *("-std=c99", *WARNINGS, *EXACT, "-O2", "-ffreestanding"),
     *("-fno-sanitize=all", "-fomit-frame-pointer"),
 )
+TEMPORARY = ("TMPDIR", "ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
+"""Variables that say where compilers put files of their own."""
 MISSING_ZIG = (
     "there is no compiler for this device: the Python package ziglang is not here; "
     "`pip install ziglang` brings it"
@@ -118,7 +120,7 @@ def build_library(
     options += [*compiler.sanitize, "-O1", "-g"] if sanitize else ["-O3"]
     objects = compile_objects(compiler, options, sources, include, defines or {})
     command = [*compiler.command, *options, "-shared", *map(str, objects), *compiler.link]
-    run_compiler([*command, "-o", str(output)], output)
+    run_compiler(command, output, output)
     return output
 
 
@@ -137,7 +139,7 @@ def build_program(
         raise GradletError(MISSING_ZIG)
     objects = compile_objects(compiler, [*DEVICE, *flags], sources, include, defines or {})
     link = [*flags, "-nostdlib", "-static", f"-Wl,-T,{script}", *map(str, objects)]
-    run_compiler([*compiler.command, *link, "-o", str(output)], output)
+    run_compiler([*compiler.command, *link], output, output)
     return output
 
 
@@ -152,12 +154,9 @@ def compile_objects(
 
     def compiled(source: Path) -> Path:
         own = [*options, *(f"-D{define}" for define in defines.get(source, ()))]
-        path = cache_folder() / "objects" / f"{key(compiler, own, source, include)}.o"
-        if not path.exists():
-            folders = [f"-I{folder}" for folder in include]
-            command = [*compiler.command, *own, *folders, "-c", str(source)]
-            _keep(command, source, path)
-        return path
+        folders = [f"-I{folder}" for folder in include]
+        command = [*compiler.command, *own, *folders, "-c", str(source)]
+        return _kept(command, source, f"objects/{key(compiler, own, source, include)}.o")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compiled, sources))
@@ -167,10 +166,8 @@ def linked(compiler: Compiler, options: Sequence[str], sources: Sequence[Path], 
     """A shared library of all sources in one go, kept in the cache under a name of its own."""
     keys = [key(compiler, options, source, ()) for source in sources]
     digest = hashlib.sha256("".join(keys).encode()).hexdigest()[:24]
-    path = cache_folder() / f"{name}-{digest}.so"
-    if not path.exists():
-        _keep([*compiler.command, *options, *map(str, sources)], path, path)
-    return path
+    command = [*compiler.command, *options, *map(str, sources)]
+    return _kept(command, Path(name), f"{name}-{digest}.so")
 
 
 def key(compiler: Compiler, options: Sequence[str], source: Path, include: Sequence[Path]) -> str:
@@ -178,13 +175,15 @@ def key(compiler: Compiler, options: Sequence[str], source: Path, include: Seque
     return hashlib.sha256("\0".join([source.suffix, *texts]).encode()).hexdigest()
 
 
-def _keep(command: Sequence[str], what: Path, path: Path) -> None:
-    """Several processes may compile at once: the last to finish wins, all are the same."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        fresh = Path(scratch) / path.name
-        run_compiler([*command, "-o", str(fresh)], what)
-        os.replace(fresh, path)
+def _kept(command: Sequence[str], what: Path, name: str) -> Path:
+    """What a command makes, from the cache if it is there."""
+    path = cache_folder() / name
+    if is_whole(path):
+        return path
+    with scratch_folder() as folder:
+        fresh = folder / path.name
+        run_compiler(command, fresh, what)
+        return keep(fresh, name)
 
 
 def _texts(source: Path, include: Sequence[Path]) -> list[str]:
@@ -202,11 +201,22 @@ def _texts(source: Path, include: Sequence[Path]) -> list[str]:
     return list(texts.values())
 
 
-def run_compiler(command: Sequence[str], what: Path) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise GradletError(f"cannot start the C compiler {command[0]}: {error}") from None
+def run_compiler(command: Sequence[str], output: Path, what: Path) -> None:
+    """Whatever a compiler writes beside its output goes to a scratch folder, where it is found even
+    if the compiler is killed."""
+    with scratch_folder() as folder:
+        try:
+            done = subprocess.run(
+                [*command, "-o", str(output)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                env={**os.environ, **dict.fromkeys(TEMPORARY, str(folder))},
+                pass_fds=(*held_by(folder), *held_by(output.absolute())),
+            )
+        except OSError as error:
+            raise GradletError(f"cannot start the C compiler {command[0]}: {error}") from None
     if done.returncode:
         said = done.stderr.strip()[-4000:]
         raise GradletError(f"the C compiler {command[0]} rejects {what.name}:\n{said}")
@@ -217,32 +227,17 @@ def version(compiler: Compiler) -> str:
     return _output([*compiler.command, "--version"])
 
 
-def cache_folder() -> Path:
-    """Where compiled things are kept: GRADLET_CACHE, or the user's cache directory."""
-    return _usable(os.environ.get("GRADLET_CACHE") or str(_user_cache()))
-
-
-def _user_cache() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "gradlet"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradlet"
-
-
-@cache
-def _usable(name: str) -> Path:
-    """That folder, or a temporary one where it cannot be written."""
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="gradlet-cache-"))
-
-
 def _output(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        with scratch_folder() as folder:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                env={**os.environ, **dict.fromkeys(TEMPORARY, str(folder))},
+            )
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

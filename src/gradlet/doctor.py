@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from gradlet import compiler
+from gradlet import cache, compiler
 from gradlet.engines import gvsoc
 
 
@@ -67,5 +67,5 @@ def _gvsoc() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    folder = compiler.cache_folder()
+    folder = cache.cache_folder()
     yield Finding("cache", os.access(folder, os.W_OK), False, str(folder), "compiling things once")

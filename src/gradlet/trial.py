@@ -5,7 +5,6 @@ One program has all the kernels and is compiled once; between two calls it waits
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +15,7 @@ import jinja2
 import numpy as np
 
 from gradlet import kernels
+from gradlet.cache import scratch_folder
 from gradlet.compiler import build_program
 from gradlet.errors import GradletError
 from gradlet.graph import Array
@@ -47,8 +47,7 @@ class Outcome:
 
 def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
     """The ELF that calls these kernels. shift moves their code by so many words."""
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         (folder / "gl_port.h").write_text(port_header(target.port))
         (folder / "link.ld").write_text(link_script(target, shift))
         sources = []

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlet import tune as tuner
-from gradlet.compiler import cache_folder
+from gradlet.cache import keep_json, recall_json, scratch_folder
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
@@ -70,11 +67,11 @@ def _search(given: Plan, settings: Settings, pool: Pool, progress: Progress) -> 
         tuned = tuner.tune(given, settings, pool=pool, progress=progress)
     finally:
         pool.close()
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
+    with scratch_folder() as folder:
         progress(0, 0, "a whole training step")
-        before = _measured(given, Path(folder))
+        before = _measured(given, folder)
         best, after = given, before
-        for candidate, found in _wholes(given, tuned, before, Path(folder)):
+        for candidate, found in _wholes(given, tuned, before, folder):
             if found["cycles"][-1] < after["cycles"][-1]:
                 best, after = candidate, found
     return Answer(_report(tuned, before, after), best.dumps())
@@ -131,16 +128,12 @@ def _wholes(
 def _measured(plan: Plan, folder: Path) -> Mapping[str, Any]:
     """A whole step on the simulator, or what is known from before of the same program on the same
     data and the same simulator."""
-    project = emit(plan, folder)
+    project = emit(plan, folder / "project")
     program = build_steps(project, folder / "steps.elf").read_bytes()
     given = (program, plan.dumps(), library().name)
     key = hashlib.sha256(repr(given).encode()).hexdigest()
-    known = cache_folder() / "steps" / f"{key}.json"
-    if not known.exists():
-        value = run_json(project, sim.run(project, steps=2, program=program))
-        known.parent.mkdir(parents=True, exist_ok=True)
-        fresh = known.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(value))
-        fresh.replace(known)
-    found: Mapping[str, Any] = json.loads(known.read_text())
+    found: Mapping[str, Any] | None = recall_json(f"steps/{key}.json")
+    if found is None:
+        found = run_json(project, sim.run(project, steps=2, program=program))
+        keep_json(f"steps/{key}.json", found)
     return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from gradlet import tune as tuner
 from gradlet.api import training_graph
+from gradlet.cache import scratch_folder
 from gradlet.capture import capture
 from gradlet.errors import GradletError
 from gradlet.plan import Call, Options, Plan, plan
@@ -95,8 +94,8 @@ def layer_plan(op: str, layer: Mapping[str, Any], shape: Sequence[int], target: 
     for name, options in (("before", before), ("layer", layer)):
         lines += ["[[layer]]", f'op = "{op}"', f'name = "{name}"']
         lines += [f"{key} = {value}" for key, value in options.items()]
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        path = Path(folder) / "layer.toml"
+    with scratch_folder() as folder:
+        path = folder / "layer.toml"
         path.write_text("\n".join(lines) + "\n")
         try:
             captured = capture(str(path))

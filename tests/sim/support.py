@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradlet.compiler import cache_folder
+from gradlet.cache import cache_folder
 from gradlet.sim import Machine, SimConfig
 
 HERE = Path(__file__).resolve().parent

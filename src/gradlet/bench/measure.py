@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median_low
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 
 from gradlet import kernels
 from gradlet.bench.cases import Case
+from gradlet.cache import scratch_folder
 from gradlet.dtypes import DTYPES
 from gradlet.errors import GradletError
 from gradlet.kernels import Kernel
@@ -114,8 +113,8 @@ def measure(
                     last = trial.call(kernel, case.outputs, case.inputs, case.sizes)
                 outcomes[kernel].append(last)
     progress(f"{case.label}: the C of {len(found)} kernels on this machine")
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        twins = Twins(found, Path(folder), target.cores)
+    with scratch_folder() as folder:
+        twins = Twins(found, folder, target.cores)
         rows = [_row(case, kernel, outcomes[kernel], twins) for kernel in found]
     too_large = tuple((kernel.name, n) for kernel, n in needed.items() if kernel not in found)
     return Report(case, target, tuple(sorted(rows, key=lambda row: row.cycles)), too_large)

@@ -88,15 +88,15 @@ def refuse_foreign(folder: Path) -> None:
         )
 
 
-def _write_whole(folder: Path, files: Mapping[str, str]) -> None:
+def _write_whole(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write beside the folder first, so that a full disk leaves an earlier project as it was."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        for name, text in files.items():
+        for name, content in files.items():
             path = staging / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_bytes(content)
         old = _owned_files(folder)
         for name in files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -116,14 +116,14 @@ def _owned_files(folder: Path) -> set[str]:
     return {name for name in listed if not Path(name).is_absolute() and ".." not in name}
 
 
-def project_files(plan: Plan) -> dict[str, str]:
-    """Every file of the project, by path."""
+def project_files(plan: Plan) -> dict[str, bytes]:
+    """Every file of the project, by path: texts as UTF-8, anything else as it is."""
     expected = golden(plan)
     view = _view(plan, expected)
     prefix = plan.prefix
     used = sorted({k for call in plan.calls for k in call.kernels}, key=lambda kernel: kernel.name)
     header = f"{prefix}_kernels.h"
-    files = {
+    files: dict[str, str | bytes] = {
         f"{prefix}.h": _render("net.h", view),
         f"{prefix}.c": _render("net.c", view),
         "weights.c": _render("weights.c", view),
@@ -143,8 +143,8 @@ def project_files(plan: Plan) -> dict[str, str]:
     }
     for kernel in used:
         files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix)
-    files[MANIFEST] = _manifest(plan, files)
-    return dict(sorted(files.items()))
+    contents = {n: f.encode() if isinstance(f, str) else f for n, f in sorted(files.items())}
+    return {**contents, MANIFEST: _manifest(plan, contents).encode()}
 
 
 def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
@@ -164,7 +164,7 @@ def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _manifest(plan: Plan, files: Mapping[str, str]) -> str:
+def _manifest(plan: Plan, files: Mapping[str, bytes]) -> str:
     nodes = [
         {
             "name": call.name,
@@ -193,9 +193,7 @@ def _manifest(plan: Plan, files: Mapping[str, str]) -> str:
         "memory": plan.memory(),
         "nodes": nodes,
         "kernels": sorted({k.name for call in plan.calls for k in call.kernels}),
-        "files": {
-            name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())
-        },
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
     return json.dumps(value, indent=1) + "\n"
 

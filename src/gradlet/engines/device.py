@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gradlet import kernels
+from gradlet.cache import scratch_folder
 from gradlet.compiler import build_program
 from gradlet.emit.golden import golden_bytes, golden_level
 from gradlet.emit.project import RUNTIME, STARTUP, Project, emit
@@ -86,8 +86,7 @@ def needed_code(plan: Plan) -> int:
     if text // TEXT_PER_CODE + golden + BESIDES <= home.size - plan.taken(home):
         return target.code
     roomy = [replace(m, size=ROOMY * m.size) if m == home else m for m in target.memories]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         wide = replace(plan, target=replace(target, memories=tuple(roomy)))
         elf = build_golden(emit(wide, folder / "project"), folder / "golden.elf", probes=True)
         symbols = Symbols(elf.read_bytes())

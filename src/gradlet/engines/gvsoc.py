@@ -10,11 +10,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from gradlet.cache import held_by, scratch_folder
 from gradlet.emit.golden import sample_count
 from gradlet.emit.project import Project
 from gradlet.engines.device import build_golden, require_device
@@ -47,8 +47,8 @@ def run(project: Project, *, steps: int = 1, gvsoc: str | Path | None = None) ->
     """Train for some steps on the samples of golden.h; a failed golden check is an error."""
     require_device(project, "gvsoc")
     _check(project.plan, steps)
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        elf = build_golden(project, Path(folder) / "golden.elf", steps=steps)
+    with scratch_folder() as folder:
+        elf = build_golden(project, folder / "golden.elf", steps=steps)
         text = execute(elf, gvsoc)
     if "PASS" not in text:
         raise GradletError(f"the golden check of '{project.folder}' fails on GVSoC:\n{text}")
@@ -90,13 +90,14 @@ def execute(elf: Path, gvsoc: str | Path | None = None) -> str:
             "GVSoC is not here: there is no command `gvsoc` on the PATH. Name it by "
             f"--gvsoc PATH or by the variable {VARIABLE}; the engine sim needs no installation"
         )
-    with tempfile.TemporaryDirectory(prefix="gradlet-gvsoc-") as work:
+    with scratch_folder() as work:
         done = subprocess.run(
             [str(command), f"--target={MODEL}", f"--work-dir={work}", f"--binary={elf}", "run"],
             capture_output=True,
             text=True,
             check=False,
             cwd=work,
+            pass_fds=held_by(work),
         )
     if "tensors checked" not in done.stdout:
         said = (done.stdout + done.stderr).strip()[-1500:]

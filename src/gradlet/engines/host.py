@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gradlet.cache import held_by, scratch_folder
 from gradlet.compiler import Compiler, build_library, default
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project
@@ -44,8 +44,7 @@ def run(
     the end.
     """
     compiler = compiler or default()
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        scratch = Path(folder)
+    with scratch_folder() as scratch:
         library = _build(project, scratch, compiler, probes=watch or states, sanitize=sanitize)
         job = _job(project.plan, library, steps, watch=watch, states=states, predict=predict)
         fed = {**project.plan.graph.samples, **(samples or {})}
@@ -137,6 +136,7 @@ def _work(scratch: Path, preload: str) -> None:
         text=True,
         check=False,
         env=environment,
+        pass_fds=held_by(scratch),
     )
     if done.returncode == 0:
         return

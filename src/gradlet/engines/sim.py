@@ -7,15 +7,14 @@ that all results of that call are in memory, and nothing of the next.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
+from gradlet.cache import scratch_folder
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project
 from gradlet.engines.device import build_steps, require_device
@@ -58,8 +57,8 @@ def run(
 
 
 def _built(project: Project) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as folder:
-        return build_steps(project, Path(folder) / "steps.elf").read_bytes()
+    with scratch_folder() as folder:
+        return build_steps(project, folder / "steps.elf").read_bytes()
 
 
 def _train(

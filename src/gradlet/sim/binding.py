@@ -12,7 +12,7 @@ from typing import Any
 
 import cffi
 
-from gradlet.compiler import cache_folder
+from gradlet.cache import cache_folder
 
 from . import build
 from .config import ConfigError, SimConfig

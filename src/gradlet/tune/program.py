@@ -3,12 +3,11 @@ function for every way in which a call hands its operands to one."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from gradlet import kernels
+from gradlet.cache import scratch_folder
 from gradlet.compiler import build_program
 from gradlet.kernels import Kernel
 from gradlet.plan.tiling import Tiling
@@ -107,8 +106,7 @@ def build(functions: Sequence[Function], target: Target) -> bytes:
     """The ELF that has all of these."""
     every = {kernel for function in functions for kernel in function.kernels}
     used = sorted(every, key=lambda kernel: kernel.name)
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         (folder / "gl_port.h").write_text(port_header(target.port))
         (folder / "link.ld").write_text(link_script(target, 0))
         texts = [f.text() for f in sorted(set(functions), key=lambda f: f.name)]

@@ -7,7 +7,6 @@ and the compiler. A project that was tuned is known as well: it stays as it is.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradlet.compiler import cache_folder, version, zig
+from gradlet.cache import keep_json, recall_json
+from gradlet.compiler import version, zig
 from gradlet.tune.search import Settings
 
 PACKAGE = Path(__file__).parent.parent
@@ -32,13 +32,13 @@ class Answer:
 def recall(plan: str, settings: Settings) -> Answer | None:
     """What is known of a plan; nothing of it was measured now."""
     try:
-        found = json.loads(_place(plan, settings).read_text())
+        found = recall_json(_place(plan, settings))
         report = found["report"]
         known = report["evaluations"] + report["cache_hits"]
         now = {"evaluations": 0, "cache_hits": known, "search_seconds": 0.0}
         return Answer({**report, **now}, found["plan"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # there is none, or it is damaged
+    except (KeyError, TypeError):
+        return None  # there is none
 
 
 def keep(plan: str, settings: Settings, answer: Answer) -> None:
@@ -53,18 +53,15 @@ def _settled(report: Mapping[str, Any]) -> dict[str, Any]:
     return {**report, "before_cycles": report["after_cycles"], "gain": 1.0, "nodes": nodes}
 
 
-def _write(path: Path, answer: Answer) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps({"report": answer.report, "plan": answer.plan}))
-    fresh.replace(path)
+def _write(place: str, answer: Answer) -> None:
+    keep_json(place, {"report": answer.report, "plan": answer.plan})
 
 
-def _place(plan: str, settings: Settings) -> Path:
+def _place(plan: str, settings: Settings) -> str:
     compiler = zig()
     given = (plan, settings, _package(), version(compiler) if compiler else "")
     key = hashlib.sha256(repr(given).encode()).hexdigest()
-    return cache_folder() / "tuned" / f"{key}.json"
+    return f"tuned/{key}.json"
 
 
 @cache

@@ -102,6 +102,7 @@ size_t sim_bytes(const SimConfig *config)
     return rounded(sizeof(Sim)) + rounded(map_bytes(config)) +
            rounded((code_bytes(config) / 2 + 2) * sizeof(Insn)) +
            rounded(map_bytes(config) / 256 + 1) + 2 * rounded(map_bytes(config)) +
+           rounded(watch_blocks(config)) + rounded(watch_blocks(config) * sizeof(uint32_t)) +
            rounded((size_t)config->stdout_bytes) +
            rounded((size_t)config->trace_records * sizeof(TraceRecord));
 }
@@ -145,6 +146,8 @@ Sim *sim_create(void *memory, const SimConfig *config)
     sim->code_present = carve(&at, map_bytes(config) / 256 + 1);
     sim->watch_store = carve(&at, map_bytes(config));
     sim->watch_dma_store = carve(&at, map_bytes(config));
+    sim->watch_written = carve(&at, watch_blocks(config));
+    sim->watch_blocks = carve(&at, watch_blocks(config) * sizeof(uint32_t));
     sim->stdout_data = carve(&at, (size_t)config->stdout_bytes);
     sim->trace = carve(&at, (size_t)config->trace_records * sizeof(TraceRecord));
     sim->bank_mask = (uint32_t)config->l1_banks - 1;

@@ -32,6 +32,12 @@ static inline uint32_t map_bytes(const SimConfig *config)
     return (uint32_t)config->l1_bytes + (uint32_t)config->l2_bytes + (uint32_t)config->l3_bytes;
 }
 
+/* How many blocks the watch map has; the last may be a part of one. */
+static inline size_t watch_blocks(const SimConfig *config)
+{
+    return map_bytes(config) / WATCH_BLOCK + 1;
+}
+
 static inline bool in_l3(const Sim *sim, uint32_t address)
 {
     return address - L3_BASE < (uint32_t)sim->config.l3_bytes;

@@ -15,6 +15,7 @@
 #define MAX_HARTS (MAX_CORES + 1) /* the fabric controller comes last */
 #define MAX_BANKS 64
 #define MAX_L0_LINES 256
+#define WATCH_BLOCK 64 /* bytes of the watch map that a new phase clears at once */
 #define MAX_L1_LINES 2048
 #define MAX_L1_CACHE_BANKS 8
 #define MAX_COUNTERS 16
@@ -256,6 +257,9 @@ struct Sim {
     Timer timer;
     Event timer_event[2];
     uint8_t *watch_store, *watch_dma_store;
+    uint8_t *watch_written; /* of each block of the watch map: whether it names a writer */
+    uint32_t *watch_blocks; /* the blocks that do, in the order of their first store */
+    uint32_t watch_block_count;
 
     uint32_t exit_code, cores_at_break;
     Fault fault;

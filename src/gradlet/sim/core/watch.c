@@ -16,6 +16,18 @@ enum {
     DMA_COUNTER_SHIFT = 4
 };
 
+/* Blocks of the map that name a writer, so that a new phase need not look at all memories. */
+static void note_writers(Sim *sim, uint32_t first, uint32_t size)
+{
+    uint32_t end = size ? (first + size - 1) / WATCH_BLOCK + 1 : 0;
+
+    for (uint32_t block = first / WATCH_BLOCK; block < end; block++)
+        if (!sim->watch_written[block]) {
+            sim->watch_written[block] = 1;
+            sim->watch_blocks[sim->watch_block_count++] = block;
+        }
+}
+
 static FaultKind store_problem(uint8_t *entry, uint8_t transfers, uint8_t writer)
 {
     uint8_t before = *entry >> WATCH_WRITER_SHIFT;
@@ -51,6 +63,8 @@ bool watch_ok(Core *core, uint32_t address, uint32_t size, bool is_store)
     Sim *sim = core->sim;
     uint32_t first = map_index(sim, address);
 
+    if (is_store)
+        note_writers(sim, first, size);
     for (uint32_t i = first; i < first + size; i++) {
         uint8_t transfers = sim->watch_dma[i], writer = (uint8_t)(core->id + 1);
         FaultKind problem = is_store ? store_problem(&sim->watch[i], transfers, writer)
@@ -175,6 +189,8 @@ static void begin_watching(Sim *sim)
     __builtin_memset(sim->watch, WATCH_READ | WATCH_WRITE | WATCH_INITIALISED, total);
     __builtin_memset(sim->watch_dma, DMA_PERMISSIONS, total);
     __builtin_memset(sim->dma.extent, 0, sizeof sim->dma.extent);
+    __builtin_memset(sim->watch_written, 0, watch_blocks(&sim->config));
+    sim->watch_block_count = 0;
 }
 
 /* An owner counts as a core that has stored there in this phase; -1 is nobody. */
@@ -186,6 +202,8 @@ int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions
     if (!ram(sim, address, size))
         return -1;
     begin_watching(sim);
+    if (owner >= 0)
+        note_writers(sim, map_index(sim, address), size);
     map = sim->watch + map_index(sim, address);
     for (uint32_t i = 0; i < size; i++)
         map[i] = (uint8_t)((permissions & WATCH_PERMISSIONS) | (map[i] & keep) |
@@ -216,6 +234,12 @@ void sim_watch_new_phase(Sim *sim)
 {
     uint32_t total = map_bytes(&sim->config);
 
-    for (uint32_t i = 0; sim->watch && i < total; i++)
-        sim->watch[i] &= WATCH_PERMISSIONS;
+    for (uint32_t n = 0; sim->watch && n < sim->watch_block_count; n++) {
+        uint32_t first = sim->watch_blocks[n] * WATCH_BLOCK;
+        uint32_t end = first + WATCH_BLOCK < total ? first + WATCH_BLOCK : total;
+        for (uint32_t i = first; i < end; i++)
+            sim->watch[i] &= WATCH_PERMISSIONS;
+        sim->watch_written[sim->watch_blocks[n]] = 0;
+    }
+    sim->watch_block_count = 0;
 }

@@ -1,0 +1,53 @@
+"""The command: `python -m tests.mutants`. Exit status 1 if a fault was missed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from tests.mutants.campaign import GROUPS, Campaign, counted, run_campaign
+from tests.mutants.models import SUBJECTS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--count", type=int, default=100, help="mutations that change a program")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="side by side")
+    parser.add_argument("--group", action="append", choices=list(GROUPS), help="only these")
+    parser.add_argument("--model", action="append", choices=list(SUBJECTS), help="only these")
+    parser.add_argument("--json", metavar="FILE", help="write what was found")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="gradlet-mutants-") as cache:
+        os.environ["XDG_CACHE_HOME"] = cache  # nothing faulty stays in the user's cache
+        results = run_campaign(
+            Campaign(options.seed, options.model or ()),
+            options.count,
+            options.jobs,
+            lambda text: print(text, file=sys.stderr, flush=True),
+            options.group or list(GROUPS),
+        )
+    kinds = Counter(result.kind for result in results)
+    document = {
+        "seed": options.seed,
+        "kinds": dict(sorted(kinds.items())),
+        "groups": counted(results),
+        "mutations": [result.to_json() for result in results],
+    }
+    if options.json:
+        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps({key: document[key] for key in ("seed", "kinds", "groups")}, indent=1))
+    return 1 if kinds["missed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

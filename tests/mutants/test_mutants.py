@@ -1,0 +1,54 @@
+"""A few mutations of every run of the tests, and what the mutator itself does."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.mutants.campaign import PACKAGE, change_of
+from tests.mutants.sites import Site, sites
+
+
+def test_a_sample_of_faults_is_seen(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    command = [sys.executable, "-m", "tests.mutants", "--count", "5", "--jobs", "1"]
+    command += ["--model", "lenet", "--model", "cluster residual", "--json", str(found)]
+    command += ["--group", "gradients (vjp)", "--group", "C kernels", "--group", "generators"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kinds = json.loads(found.read_text())["kinds"]
+    assert kinds.get("caught", 0) + kinds.get("refused", 0) >= 2, done.stderr
+
+
+@pytest.mark.parametrize("file", ["ops/matmul.py", "train.py", "xpulp/gemm_block.py"])
+def test_every_mutation_of_python_is_python_and_another_program(file: str) -> None:
+    text = (PACKAGE / file).read_text()
+    before = ast.dump(ast.parse(text))
+    found = sites(PACKAGE, file)
+    assert len(found) > 20
+    for site in found:
+        assert ast.dump(ast.parse(site.applied_to(text))) != before, str(site)
+
+
+def test_comments_of_c_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "k.c.j2").write_text("/* a + b */\nx = y + z; // 1 - 2\n{# a * b #}\n")
+    found = sites(tmp_path, "k.c.j2")
+    assert [str(site) for site in found] == ["k.c.j2:2: ' + ' -> ' - '"]
+
+
+def test_a_site_knows_when_the_file_has_changed() -> None:
+    with pytest.raises(AssertionError, match="has changed"):
+        Site("f.py", 1, "f", 0, "a + b", "(a - b)").applied_to("x + y")
+
+
+def test_a_change_is_measured_against_the_largest_value() -> None:
+    before = {"w": np.array([1.0, 100.0])}
+    assert change_of(before, {"w": np.array([1.0, 101.0])}) == pytest.approx(0.01)
+    assert change_of(before, {"v": np.array([1.0])}) == float("inf")
+    assert change_of(before, {"w": np.array([1.0, np.nan])}) == float("inf")
