@@ -17,7 +17,7 @@ from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.emit.project import Project, emit, load, refuse_foreign
 from gradlet.engines import gvsoc, host, sim
-from gradlet.engines.device import needed_code
+from gradlet.engines.device import Needs, program_needs
 from gradlet.engines.model import Run
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Array, Graph
@@ -44,6 +44,8 @@ __all__ = [
     "verify",
 ]
 
+WORTHWHILE = 1.05
+"""So many times the room for data are worth planning again."""
 ENGINES: dict[str, Callable[..., Run]] = {"sim": sim.run, "gvsoc": gvsoc.run, "host": host.run}
 
 
@@ -62,11 +64,14 @@ class Request:
     planning: Options = field(default_factory=Options)
     code: int = 0
     """Bytes of the program, if they are known to be more than the target sets aside."""
+    stack: int = 0
+    """Bytes of the stack of a core, if they are known to be others than the target sets aside."""
 
     def device(self, **memories: str | int) -> targets.Target:
         sizes = {**self.memories, **memories}
         device = targets.load(self.target, cores=self.cores, sizes=sizes)
-        return replace(device, code=max(device.code, self.code))
+        stack = self.stack or device.stack
+        return replace(device, code=max(device.code, self.code), stack=stack)
 
     def captured(self) -> Captured:
         return capture(self.model, **self.capture_options)
@@ -82,11 +87,17 @@ class Request:
         except DoesNotFit:
             looked_at = plan(graph, device, prefix=self.prefix, options=self.planning, fit=False)
         else:
-            fits = all(map(found.fits, device.memories))
-            code = needed_code(found) if fits else 0
-            if code <= device.code:
+            if not all(map(found.fits, device.memories)):
                 return found
-            return replace(self, code=code).plan(captured, fit=fit)
+            needs = program_needs(found)
+            if needs.fit(found):
+                return self._slimmer(found, needs, graph) or found
+            more = replace(
+                self,
+                code=max(needs.code, device.code),
+                stack=max(needs.stack, device.stack),
+            )
+            return more.plan(captured, fit=fit)
         text = explain(
             looked_at,
             partial(self._again, captured, recipe),
@@ -95,6 +106,18 @@ class Request:
             accumulate=recipe.accumulate if _is_mean(recipe) else 0,
         )
         raise DoesNotFit(text)
+
+    def _slimmer(self, found: Plan, needs: Needs, graph: Graph) -> Plan | None:
+        """The plan with no more stack than it needs, where that is much more of L1 for data."""
+        device, near = found.target, found.target.memories[0]
+        slim = replace(device, stack=needs.stack)
+        if not found.tilings or slim.room(near) < WORTHWHILE * device.room(near):
+            return None
+        try:
+            better = plan(graph, slim, prefix=self.prefix, options=self.planning)
+        except DoesNotFit:
+            return None
+        return better if program_needs(better).fit(better) else None
 
     def recipe_for(self, captured: Captured) -> Recipe:
         if isinstance(self.recipe, Recipe):

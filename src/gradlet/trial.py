@@ -55,7 +55,7 @@ def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
             sources.append(folder / f"{kernel.name}.c")
             sources[-1].write_text(_shifted(kernels.render(kernel), shift))
         changing = [RUNTIME / target.port / n for n in ("trial.c", "start.S", "team.c")]
-        defines = [f"GL_CORES={target.cores}", f"GL_STACK={target.stack}"]
+        defines = [f"GL_CORES={target.cores}"]
         elf = build_program(
             [*changing, *sources],
             folder / "trial.elf",

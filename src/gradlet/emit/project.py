@@ -17,7 +17,7 @@ import jinja2
 import numpy as np
 
 import gradlet
-from gradlet import kernels
+from gradlet import kernels, stack_use
 from gradlet.dtypes import DTYPES
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
@@ -49,10 +49,11 @@ class Project:
         return value
 
 
-def emit(plan: Plan, folder: Path) -> Project:
-    """Write the project. A folder that is not an earlier project of ours is left alone."""
+def emit(plan: Plan, folder: Path, expected: Golden | None = None) -> Project:
+    """Write the project. A folder that is not an earlier project of ours is left alone. expected:
+    the golden data, if not those of the reference."""
     refuse_foreign(folder)
-    files = project_files(plan)
+    files = project_files(plan, expected)
     try:
         _write_whole(folder, files)
     except OSError as error:
@@ -116,10 +117,9 @@ def _owned_files(folder: Path) -> set[str]:
     return {name for name in listed if not Path(name).is_absolute() and ".." not in name}
 
 
-def project_files(plan: Plan) -> dict[str, bytes]:
+def project_files(plan: Plan, expected: Golden | None = None) -> dict[str, bytes]:
     """Every file of the project, by path: texts as UTF-8, anything else as it is."""
-    expected = golden(plan)
-    view = _view(plan, expected)
+    view = _view(plan, expected or golden(plan))
     prefix = plan.prefix
     used = sorted({k for call in plan.calls for k in call.kernels}, key=lambda kernel: kernel.name)
     header = f"{prefix}_kernels.h"
@@ -161,6 +161,7 @@ def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
         **runtime("gl_port_host.h", "gl_dma_host.h", f"gl_port_{port}.h", f"gl_dma_{port}.h"),
         **{f"{port}/{name}": (RUNTIME / port / name).read_text() for name in STARTUP},
         f"{port}/link.ld": _render("link.ld", view),
+        f"{port}/stack_use.py": Path(stack_use.__file__).read_text(),
     }
 
 

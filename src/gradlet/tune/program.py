@@ -120,7 +120,6 @@ def build(functions: Sequence[Function], target: Target) -> bytes:
         changing = [RUNTIME / target.port / n for n in ("tiles_trial.c", "start.S", "team.c")]
         defines = [
             f"GL_CORES={target.cores}",
-            f"GL_STACK={target.stack}",
             f"GL_TILE_WINDOWS={WINDOWS}",
         ]
         elf = build_program(

@@ -6,6 +6,7 @@
     .equ CLUSTER_ICACHE, 0x10201400
     .equ EVENT_UNIT, 0x10204000         /* +0x08 sets mask bits, +0x200 barrier 0 */
     .equ EVENTS, 0x70000                /* barrier, mutex, dispatch */
+    .equ GUARD, 0x5afe57ac              /* as in gl_port_pulp.h */
 
     .section .text.start, "ax"
     .globl _start
@@ -39,9 +40,15 @@ _start:
 team_core:
     andi a0, a0, 31
     la   t1, gl_stacks_end
-    li   t0, GL_STACK
-    mul  t0, t0, a0
+    la   t2, gl_stack
+    mul  t0, t2, a0
     sub  sp, t1, t0
+    sub  t0, sp, t2
+    li   t1, GUARD
+    sw   t1, 0(t0)
+    sw   t1, 4(t0)
+    sw   t1, 8(t0)
+    sw   t1, 12(t0)
     li   t0, EVENT_UNIT
     li   t1, EVENTS
     sw   t1, 0x08(t0)

@@ -1,8 +1,11 @@
 /* What lies between start-up and main(): the initial contents of L1, and the two functions that
  * compilers call by themselves. */
-#include "gl_port.h"
+#include "gl_print.h"
 
 extern char gl_l1_image[], gl_l1_start[], gl_l1_end[];
+
+#define SOC_EXIT 0x1a1040a0u
+#define STACK_OVERFLOW 125u /* the exit code; gl_trap has the next */
 
 int main(void);
 
@@ -22,8 +25,19 @@ uint64_t gl_team(void)
     GL_ONE(fill_l1());
     gl_barrier();
     const uint32_t result = (uint32_t)main();
+    gl_check_stack();
     gl_barrier();
     return (uint64_t)result << 32 | (gl_core_id() == 0);
+}
+
+void gl_stack_overflow(void)
+{
+    gl_print("core ");
+    gl_print_int(gl_core_id());
+    gl_print(": its stack of ");
+    gl_print_int((int)(uintptr_t)gl_stack);
+    gl_print(" bytes has overflowed\n");
+    for (;;) *gl_register(SOC_EXIT) = 0x80000000u | STACK_OVERFLOW;
 }
 
 void *memcpy(void *to, const void *from, __SIZE_TYPE__ bytes);
