@@ -17,12 +17,13 @@ from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.emit.project import Project, emit, load, refuse_foreign
 from gradlet.engines import gvsoc, host, sim
-from gradlet.engines.device import Needs, program_needs
+from gradlet.engines.device import fitted
 from gradlet.engines.model import Run
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Array, Graph
 from gradlet.ops.losses import LABELLED, target_of
-from gradlet.plan import Options, Plan, plan
+from gradlet.plan import Options, Plan
+from gradlet.plan import plan as plan_data
 from gradlet.recipe import Recipe
 from gradlet.report import MemoryReport, memory_report
 from gradlet.report.fit import explain
@@ -44,8 +45,6 @@ __all__ = [
     "verify",
 ]
 
-WORTHWHILE = 1.05
-"""So many times the room for data are worth planning again."""
 ENGINES: dict[str, Callable[..., Run]] = {"sim": sim.run, "gvsoc": gvsoc.run, "host": host.run}
 
 
@@ -78,46 +77,24 @@ class Request:
 
     def plan(self, captured: Captured | None = None, *, fit: bool = True) -> Plan:
         """Raises DoesNotFit with what would, unless the fit does not matter."""
-        device = self.device()
         captured = captured or self.captured()
+        return fitted(partial(self._planned, captured, fit=fit), self.device())
+
+    def _planned(self, captured: Captured, device: targets.Target, *, fit: bool) -> Plan:
+        """For this very device."""
         recipe = self.recipe_for(captured)
         graph = training_graph(captured, recipe, layout=self.layout)
-        try:
-            found = plan(graph, device, prefix=self.prefix, options=self.planning, fit=fit)
-        except DoesNotFit:
-            looked_at = plan(graph, device, prefix=self.prefix, options=self.planning, fit=False)
-        else:
-            if not all(map(found.fits, device.memories)):
-                return found
-            needs = program_needs(found)
-            if needs.fit(found):
-                return self._slimmer(found, needs, graph) or found
-            more = replace(
-                self,
-                code=max(needs.code, device.code),
-                stack=max(needs.stack, device.stack),
-            )
-            return more.plan(captured, fit=fit)
+        found = plan_data(graph, device, prefix=self.prefix, options=self.planning, fit=False)
+        if not fit or all(map(found.fits, device.memories)):
+            return found
         text = explain(
-            looked_at,
-            partial(self._again, captured, recipe),
+            found,
+            partial(replace(self, code=device.code, stack=device.stack)._again, captured, recipe),
             update=recipe.update,
             input_shape=self.capture_options.get("input_shape"),
             accumulate=recipe.accumulate if _is_mean(recipe) else 0,
         )
         raise DoesNotFit(text)
-
-    def _slimmer(self, found: Plan, needs: Needs, graph: Graph) -> Plan | None:
-        """The plan with no more stack than it needs, where that is much more of L1 for data."""
-        device, near = found.target, found.target.memories[0]
-        slim = replace(device, stack=needs.stack)
-        if not found.tilings or slim.room(near) < WORTHWHILE * device.room(near):
-            return None
-        try:
-            better = plan(graph, slim, prefix=self.prefix, options=self.planning)
-        except DoesNotFit:
-            return None
-        return better if program_needs(better).fit(better) else None
 
     def recipe_for(self, captured: Captured) -> Recipe:
         if isinstance(self.recipe, Recipe):
@@ -134,7 +111,23 @@ class Request:
         device = self.device(**changes.get("memories", {}))
         graph = training_graph(captured, recipe, layout=self.layout)
         planning = replace(self.planning, buffers=changes.get("buffers", self.planning.buffers))
-        return plan(graph, device, options=planning)
+        return plan_data(graph, device, options=planning)
+
+
+def plan(
+    graph: Graph,
+    target: targets.Target,
+    *,
+    prefix: str = "net",
+    options: Options | None = None,
+    fit: bool = True,
+) -> Plan:
+    """A plan for the data and, on a device, for the program: its code and its stacks find room."""
+
+    def planned(device: targets.Target) -> Plan:
+        return plan_data(graph, device, prefix=prefix, options=options, fit=fit)
+
+    return fitted(planned, target)
 
 
 def _is_mean(recipe: Recipe) -> bool:

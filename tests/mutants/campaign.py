@@ -25,7 +25,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "gradients (vjp)": ("ops/*.py:vjp",),
     "graphs": ("train.py", "update.py", "rows.py", "selection.py", "capture/*.py"),
     "ops": ("ops/*.py",),
-    "losses": ("ops/losses.py", "ops/regression.py", "c/kernels/*loss*.j2", "c/kernels/*entropy*.j2"),
+    "losses": (
+        "ops/losses.py",
+        "ops/regression.py",
+        "c/kernels/*loss*.j2",
+        "c/kernels/*entropy*.j2",
+    ),
     "optimizers": ("ops/optimizer.py", "ops/clip.py", "c/kernels/*adam*.j2", "c/kernels/sgd*.j2"),
     "planner": ("plan/order.py", "plan/alias.py", "plan/place.py", "plan/levels.py"),
     "tiles": ("plan/til*.py", "plan/table.py", "emit/tiles.py", "c/runtime/gl_tiles.h"),

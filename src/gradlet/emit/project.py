@@ -17,7 +17,7 @@ import jinja2
 import numpy as np
 
 import gradlet
-from gradlet import kernels, stack_use
+from gradlet import kernels
 from gradlet.dtypes import DTYPES
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
@@ -34,6 +34,7 @@ from gradlet.plan.parts import parts
 MANIFEST = "manifest.json"
 STARTUP = ("start.S", "team.c")
 RUNTIME = Path(__file__).parent.parent / "c" / "runtime"
+STACK_USE = Path(__file__).parent.parent / "stack_use"
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
         **runtime("gl_port_host.h", "gl_dma_host.h", f"gl_port_{port}.h", f"gl_dma_{port}.h"),
         **{f"{port}/{name}": (RUNTIME / port / name).read_text() for name in STARTUP},
         f"{port}/link.ld": _render("link.ld", view),
-        f"{port}/stack_use.py": Path(stack_use.__file__).read_text(),
+        **{f"{port}/stack_use/{path.name}": path.read_text() for path in STACK_USE.glob("*.py")},
     }
 
 

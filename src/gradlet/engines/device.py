@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,9 +14,12 @@ from gradlet.errors import GradletError
 from gradlet.plan.model import Plan
 from gradlet.sim.elf import Symbols
 from gradlet.stack_use import StackError, reserved_for, stack_need
+from gradlet.target import Target
 
 STEPS = "steps.c"
 GOLDEN = "main.c"
+WORTHWHILE = 1.05
+"""So many times the room for tiles are worth planning again."""
 ROOMY = 4
 """A memory so many times as large holds any program whose data fit."""
 
@@ -76,7 +79,9 @@ def stack_bytes(elf: Path, called: Sequence[str] = ()) -> int:
     try:
         return reserved_for(stack_need(elf.read_bytes(), called))
     except StackError as error:
-        raise GradletError(f"internal error: the stack of {elf.name} has no bound: {error}") from None
+        raise GradletError(
+            f"internal error: the stack of {elf.name} has no bound: {error}"
+        ) from None
 
 
 def _linked(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
@@ -123,6 +128,23 @@ def program_needs(plan: Plan) -> Needs:
     return Needs(image + end - first - home.base - plan.taken(home), stack)
 
 
-def program_fits(plan: Plan) -> bool:
-    """Whether the program finds room beside the data, and its stacks are large enough."""
-    return program_needs(plan).fit(plan)
+def fitted(planned: Callable[[Target], Plan], target: Target) -> Plan:
+    """A plan by `planned` for the target, with as much set aside for code and stacks as its program
+    takes. Such a plan may have another program: so it is linked as well."""
+    found = planned(target)
+    if not all(map(found.fits, target.memories)):
+        return found
+    needs = program_needs(found)
+    if needs.fit(found):
+        return _slimmer(planned, found, needs) or found
+    code, stack = max(needs.code, target.code), max(needs.stack, target.stack)
+    return fitted(planned, replace(target, code=code, stack=stack))
+
+
+def _slimmer(planned: Callable[[Target], Plan], found: Plan, needs: Needs) -> Plan | None:
+    """With no more stack than it needs, where that is much more of the nearest memory for tiles."""
+    near, slim = found.target.memories[0], replace(found.target, stack=needs.stack)
+    if not found.tilings or slim.room(near) < WORTHWHILE * found.target.room(near):
+        return None
+    better = planned(slim)
+    return better if program_needs(better).fit(better) else None

@@ -22,7 +22,7 @@
 
 #ifdef __riscv
 /* Calls assembler that saves nothing but sp, so that its caller saves once what many calls would. The
- * label tells stack_use.py that it calls nothing itself. */
+ * label tells stack_use that it calls nothing itself. */
 static inline void gl_call(void *function, void *argument)
 {
     register void *a0 __asm__("a0") = argument;

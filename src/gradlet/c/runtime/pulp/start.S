@@ -41,9 +41,10 @@ team_core:
     andi a0, a0, 31
     la   t1, gl_stacks_end
     la   t2, gl_stack
-    mul  t0, t2, a0
-    sub  sp, t1, t0
-    sub  t0, sp, t2
+    addi t0, a0, 1
+    mul  t0, t0, t2
+    sub  t0, t1, t0
+    add  sp, t0, t2
     li   t1, GUARD
     sw   t1, 0(t0)
     sw   t1, 4(t0)

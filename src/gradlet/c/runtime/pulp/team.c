@@ -6,6 +6,7 @@ extern char gl_l1_image[], gl_l1_start[], gl_l1_end[];
 
 #define SOC_EXIT 0x1a1040a0u
 #define STACK_OVERFLOW 125u /* the exit code; gl_trap has the next */
+#define SPEECH 20000u /* cycles to print a line, and more */
 
 int main(void);
 
@@ -32,6 +33,9 @@ uint64_t gl_team(void)
 
 void gl_stack_overflow(void)
 {
+    /* Others may be here as well: the first is done before the next begins. */
+    const uint32_t begin = gl_cycles();
+    while (gl_cycles() - begin < SPEECH * (uint32_t)gl_core_id()) {}
     gl_print("core ");
     gl_print_int(gl_core_id());
     gl_print(": its stack of ");
