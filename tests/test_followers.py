@@ -105,3 +105,24 @@ def test_it_trains_as_torch_does(memory: str, tmp_path: Path) -> None:
     assert followed_by_two(project.plan)
     assert bool(project.plan.tilings) == (memory == "11k")
     assert gradlet.verify(project).passed
+
+
+class Differences(nn.Module):
+    """The result of a layer is the first operand of what follows, then the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x) - x
+        return (x - self.second(x)).mean((2, 3))
+
+
+def test_calls_that_differ_in_the_order_of_operands_are_not_taken_for_alike() -> None:
+    torch.manual_seed(0)
+    captured = gradlet.capture(Differences(), (torch.randn(1, 4, 12, 12),), name="network")
+    target = load_target("pulp-open", sizes={"L1": "16k"})
+    made = plan(training_graph(captured), target, options=Options(buffers="double"))
+    tiled = (call for call in made.calls if call.tiling and call.follow)
+    assert {call.tiling.finish_operands for call in tiled if call.tiling} >= {(0, 0, 4), (0, 4, 0)}

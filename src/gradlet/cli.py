@@ -341,9 +341,11 @@ def _verdict_table(verdict: Verdict) -> None:
         )
     console = Console()
     console.print(table)
-    for step, (computed, expected, tol) in enumerate(verdict.losses):
+    for step, (computed, expected, tol) in enumerate(verdict.losses, start=1):
         wrong = "" if abs(computed - expected) <= tol else "  [bold red]WRONG[/]"
         console.print(f"step {step}: loss {computed:.7g}, PyTorch {expected:.7g}{wrong}")
+    if verdict.diverged is not None:
+        console.print(_divergence(verdict))
     wrong_row = verdict.first_wrong
     if wrong_row is not None:
         console.print(
@@ -354,6 +356,15 @@ def _verdict_table(verdict: Verdict) -> None:
         console.print(f"bits on {engine}: {SAME_BITS[engine] if same else '[bold red]differ[/]'}")
     outcome = "[bold green]PASS[/]" if verdict.passed else "[bold red]FAIL[/]"
     console.print(f"{len(verdict.tensors)} tensors, {verdict.steps} steps: {outcome}")
+
+
+def _divergence(verdict: Verdict) -> str:
+    judged = f"steps 1 to {verdict.steps} are judged" if verdict.steps else ""
+    return (
+        f"[bold yellow]training diverges in step {verdict.diverged}[/]: in PyTorch as well, values "
+        f"become infinite, no number, or more than float32 holds. That is no fault of the code; a "
+        f"smaller --lr helps. {judged or 'Of step 1, what comes before that is judged'}"
+    )
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ class _Options(TypedDict):
     spread: Spread
     measure: bool
     seed: int | None
+    amplitude: float
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Disturbance:
 
     seed: int
     spreads: list[Spread]
+    amplitude: float = 1.0
 
 
 def run_reference(
@@ -65,7 +67,12 @@ def run_reference(
                 values[name] = wide(samples[fed % len(samples)])
             spread: Spread = disturbance.spreads[fed] if disturbance else {}
             seed = disturbance.seed if disturbance else None
-            options = _Options(spread=spread, measure=measured is not None, seed=seed)
+            options = _Options(
+                spread=spread,
+                measure=measured is not None,
+                seed=seed,
+                amplitude=disturbance.amplitude if disturbance else 1.0,
+            )
             evaluate(graph, values, ("forward", "backward"), **options)
             losses.append(float(values[graph.loss]))
             _store_updates(graph, values, state)
@@ -86,6 +93,7 @@ def evaluate(
     spread: Spread | None = None,
     measure: bool = False,
     seed: int | None = None,
+    amplitude: float = 1.0,
 ) -> None:
     """Fill in what the nodes of some phases compute from the values that are there.
 
@@ -100,7 +108,7 @@ def evaluate(
         for name, result in zip(site.node.outputs, results, strict=True):
             values[name] = result
             if seed is not None and result.dtype.kind == "f":
-                values[name] = result + _draws(result, seed) * spread[name]
+                values[name] = result + amplitude * _draws(result, seed) * spread[name]
 
 
 def wide(value: Array) -> Array:

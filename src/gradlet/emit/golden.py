@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
 import numpy as np
 
+from gradlet.errors import GradletError
 from gradlet.graph import Array
 from gradlet.plan.model import Plan
-from gradlet.tolerance import Expectation, expect
+from gradlet.tolerance import GOLDEN, Expectation, expect, first_divergence, fits_float32
 
 STEPS = 2
 PER_TENSOR = 32
 VALUE_BYTES = 12  # index, value, tolerance
 CHECK_BYTES = 64  # a line of the table, and a name
 AT_END = -1
+NOT_COMPARED = -1.0
+"""In place of a tolerance: the loss of a first step that is infinite or no number."""
+LARGEST = float(np.finfo(np.float32).max)
 SAMPLE_BYTES = 1 << 16
 """So much may the samples take, if that is more than one of them."""
 
@@ -39,24 +44,46 @@ class Golden:
 
 
 def golden(plan: Plan) -> Golden:
-    """Expected values of every tensor that the plan keeps, from the float64 reference."""
+    """Expected values of every tensor that the plan keeps, from the float64 reference, of as many
+    steps as float32 can follow."""
     samples = sample_count(plan)
     carried = {name: value[:samples] for name, value in plan.graph.samples.items()}
-    steps = expect(replace(plan.graph, samples=carried), STEPS)
+    steps = expect(replace(plan.graph, samples=carried), STEPS, rule=GOLDEN)
+    divergence = first_divergence(plan.graph, steps)
+    steps = steps[: divergence or len(steps)]
+    checks = list(_of_first_step(plan, steps[0]))
+    if divergence == 0:
+        checks = list(_before_overflow(checks, steps[0]))
+        if not checks:
+            raise GradletError(
+                f"the first results of model '{plan.graph.name}' are infinite or more than float32 "
+                f"holds, on the first sample already; scale the samples or the weights"
+            )
+        return Golden(tuple(checks), (0.0,), (NOT_COMPARED,))
     places = plan.buffer_of()
-    checks = []
-    for number, call in enumerate(plan.calls):
-        for name in filter(None, call.outputs):
-            if plan.graph.tensors[name].dtype == "f32" and name in steps[0].values:
-                checks.append(_check(name, number, steps[0]))
     for old, new in plan.graph.updates:
         if plan.graph.tensors[old].role == "param" and old in places:
             checks.append(_check(new, AT_END, steps[-1]))
     return Golden(
-        tuple(checks),
+        tuple(check for check in checks if check.index),
         tuple(step.loss for step in steps),
-        tuple(step.loss_tolerance for step in steps),
+        tuple(min(step.loss_tolerance, LARGEST) for step in steps),
     )
+
+
+def _of_first_step(plan: Plan, step: Expectation) -> Iterator[Check]:
+    for number, call in enumerate(plan.calls):
+        for name in filter(None, call.outputs):
+            if plan.graph.tensors[name].dtype == "f32" and name in step.values:
+                yield _check(name, number, step)
+
+
+def _before_overflow(checks: Sequence[Check], step: Expectation) -> Iterator[Check]:
+    """What the first step computes before anything exceeds float32."""
+    for check in checks:
+        if check.tensor in step.overflows:
+            return
+        yield check
 
 
 def made_up(plan: Plan) -> Golden:
@@ -109,14 +136,15 @@ def golden_level(plan: Plan) -> str:
 
 
 def _check(name: str, call: int, step: Expectation) -> Check:
+    """Some elements, of those that float32 has."""
     values, allowed = step.values[name].reshape(-1), step.tolerances[name].reshape(-1)
-    index = sample_indices(values.size)
+    index = [int(i) for i in sample_indices(values.size) if fits_float32(values[i])]
     return Check(
         name,
         call,
-        tuple(int(i) for i in index),
+        tuple(index),
         tuple(float(values[i]) for i in index),
-        tuple(float(np.float32(allowed[i])) for i in index),
+        tuple(float(np.float32(min(allowed[i], LARGEST))) for i in index),
     )
 
 

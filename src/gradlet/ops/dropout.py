@@ -195,6 +195,7 @@ class DropoutStep(Op):
     inputs = ("state",)
     outputs = ("next",)
     exact = True
+    overwrites = ("state",)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (ins[0],)

@@ -101,16 +101,21 @@ def _take_over(
     if len(unit.nodes) > 1 or not op.overwrites:
         return
     output = node.outputs[op.outputs.index(op.overwriter) if op.overwriter else 0]
-    root = sharing.of[output]
+    root, shape = sharing.of[output], graph.tensors[output].shape
     if root != output and any(graph.tensors[n].role in FOREVER for n in sharing.members[root]):
         return
     slots = dict(zip((s.rstrip("?") for s in op.inputs), node.inputs, strict=False))
     for slot in op.overwrites:
         owner = sharing.of[slots[slot]]
+        if any(
+            sharing.of[name] == owner
+            and (other not in op.overwrites or graph.tensors[name].shape != shape)
+            for other, name in slots.items()
+        ):
+            continue  # another operand is a view of it, and may be read elsewhere
         reusable = (
             owner != root
             and last[owner] == time
-            and graph.tensors[slots[slot]].shape == graph.tensors[output].shape
             and not any(graph.tensors[n].role in FOREVER for n in sharing.members[owner])
         )
         if reusable:

@@ -21,6 +21,7 @@ from gradlet.plan.check_ops import (
     rider_faults,
     tiling_faults,
 )
+from gradlet.plan.check_overlap import overlap_faults
 from gradlet.plan.check_tiles import TileReplay, early_faults
 from gradlet.plan.model import Buffer, Call, Plan
 
@@ -30,7 +31,7 @@ WORD = 4
 def check_plan(plan: Plan) -> None:
     faults = [*_layout(plan), *_coverage(plan), *_tilings(plan)]
     if not faults:
-        faults = list(_replay(plan))
+        faults = [*overlap_faults(plan), *_replay(plan)]
     if faults:
         shown = "\n  ".join(faults[:10])
         raise GradletError(f"plan of '{plan.graph.name}' is not sound:\n  {shown}")

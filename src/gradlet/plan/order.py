@@ -3,8 +3,8 @@
 A unit is what one call computes: a node, a weight gradient with its update, both with the gradient
 of the input before them, a loss and its gradient, or a node with an elementwise one behind it, or
 two that one kernel does, which work on the result where it is made. The gradient of a bias rides on
-that of the weights. An update may only come after
-every reader of the old weight; the order is chosen for a low memory peak.
+that of the weights. An update may only come after every reader of the old weight, also of those
+that read it through views; the order is chosen for a low memory peak.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from gradlet.graph import Graph, Node
 from gradlet.kernels import UPDATES, catalogue
@@ -21,6 +20,7 @@ from gradlet.ops.base import Lowering
 from gradlet.plan.back import ways_back
 from gradlet.plan.loss import losses
 from gradlet.plan.ride import Pair, riders
+from gradlet.plan.views import view_sources
 
 JOINED = ("add_relu", "add_relu_grad")
 """Modes of the family `unary` that do what two elementwise nodes do one behind the other."""
@@ -97,6 +97,7 @@ def ordered_units(graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = (
         # two fused updates each read the other's old weight: take such pairs apart again
         placed = {unit.nodes[0].name for unit in program}
         stuck = {unit.nodes[0].name for unit in units} - placed
+        assert stuck & groups.keys(), f"there is no order for {sorted(stuck)}"
         groups = {first: nodes for first, nodes in groups.items() if first not in stuck}
         riding = {first: pair for first, pair in riding.items() if first in groups}
     greedy = _schedule(graph, units, after, greedy=True)
@@ -120,7 +121,7 @@ def _fusable(graph: Graph) -> dict[str, Node]:
     """Weight-gradient nodes whose only reader is an update that a kernel can swallow."""
     if graph.accumulate > 1:
         return {}
-    consumers = graph.consumers()
+    consumers, source = graph.consumers(), view_sources(graph)
     found: dict[str, Node] = {}
     for node in graph.nodes:
         if node.phase != "backward" or len(node.outputs) != 1:
@@ -129,8 +130,10 @@ def _fusable(graph: Graph) -> dict[str, Node]:
         if len(readers) != 1 or readers[0].op not in UPDATES:
             continue
         update = readers[0]
-        if update.inputs[1] != node.outputs[0] or update.inputs[0] in node.inputs:
+        if update.inputs[1] != node.outputs[0]:
             continue
+        if source[update.inputs[0]] in {source[name] for name in node.inputs}:
+            continue  # it would read what it overwrites
         if OPS[node.op].view:
             continue
         lowering = OPS[node.op].lower(graph.site(node))
@@ -227,17 +230,10 @@ def _units(
 def _dependences(graph: Graph, units: list[Unit]) -> list[set[int]]:
     """For each unit, the units that must come before it."""
     writer = {name: i for i, unit in enumerate(units) for name in unit.writes}
-    readers: dict[str, list[int]] = defaultdict(list)
-    for i, unit in enumerate(units):
-        for name in unit.reads:
-            readers[name].append(i)
     before: list[set[int]] = [
         {writer[name] for name in unit.reads if name in writer} for unit in units
     ]
-    for old, new in graph.updates:
-        if new in writer:
-            before[writer[new]].update(r for r in readers[old] if r != writer[new])
-    _overwritten_in_turn(graph, writer, readers, before)
+    _overwritten_in_turn(graph, units, writer, before)
     kept = {new for _, new in graph.updates}
     forward = sorted(
         (i for i, unit in enumerate(units) if unit.phase == "forward"),
@@ -255,19 +251,22 @@ def _dependences(graph: Graph, units: list[Unit]) -> list[set[int]]:
 
 
 def _overwritten_in_turn(
-    graph: Graph,
-    writer: dict[str, int],
-    readers: dict[str, list[int]],
-    before: list[set[int]],
+    graph: Graph, units: list[Unit], writer: dict[str, int], before: list[set[int]]
 ) -> None:
-    """A state that is updated twice in a step: the second waits for the readers of the first."""
-    versions: dict[str, list[str]] = defaultdict(list)
+    """What replaces a tensor in place waits for all readers of what was there before, whether they
+    read it or a view of it; a state that is updated twice in a step has two such versions."""
+    source = view_sources(graph)
+    readers: dict[str, set[int]] = defaultdict(set)
+    for i, unit in enumerate(units):
+        for name in unit.reads:
+            readers[source[name]].add(i)
+    versions: dict[str, list[str]] = {}
     for old, new in graph.updates:
-        versions[old].append(new)
+        versions.setdefault(old, [source[old]]).append(source[new])
     for chain in versions.values():
-        for first, second in pairwise(chain):
-            waiting = writer[second]
-            before[waiting].update(r for r in readers[first] if r != waiting)
+        for place, new in enumerate(chain[1:], start=1):
+            for old in chain[:place]:
+                before[writer[new]] |= readers[old] - {writer[new]}
 
 
 def _schedule(

@@ -10,6 +10,7 @@ from math import prod
 from gradlet.graph import Graph, Node, Shape, Site
 from gradlet.ops import OPS
 from gradlet.ops.base import Size, Span
+from gradlet.plan.views import view_sources
 
 SUM, FAMILY = "sum", "channel_sum"
 Pair = tuple[Node, Node]
@@ -65,6 +66,7 @@ def ride_of(carrier: Site, summed: str, shape: Shape) -> Ride | None:
 def riders(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
     """From a weight gradient that an update swallows to the sum that goes with it, with the same
     kind of update."""
+    source = view_sources(graph)
     sums: dict[str, list[Pair]] = {}
     for node in graph.nodes:
         if node.op == SUM and node.name in fused:
@@ -77,7 +79,10 @@ def riders(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
         site = graph.site(node)
         for name in node.inputs:
             for rider in sums.get(name, ()):
-                if node.name not in found and _goes_with(graph, site, update, rider):
+                if node.name in found or not _goes_with(graph, site, update, rider):
+                    continue
+                # there is no barrier between both: neither may read what the other one updates
+                if source[rider[1].inputs[0]] not in {source[n] for n in node.inputs}:
                     found[node.name] = rider
                     sums[name] = [other for other in sums[name] if other is not rider]
     return found

@@ -94,7 +94,10 @@ class Tiler:
             for operand in operands
         )
         nodes = tuple(signature(self.graph.site(node)) for node in unit.nodes)
-        return nodes, bool(unit.rider), call.kernel, seen
+        follow, rider = call.follow, call.rider
+        follows = (follow.kernel, follow.operands) if follow else None
+        rides = (rider.kernel, rider.made, rider.summed) if rider else None
+        return nodes, follows, rides, call.kernel, seen
 
     def _names(self, unit: Unit, call: Call) -> tuple[str, ...]:
         """Of the windows that a tiling of the call has, in their order."""

@@ -1,0 +1,156 @@
+"""Tolerances: what a correct float32 program may be off, and a training that diverges."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gradlet
+from gradlet import tolerance
+from gradlet.api import training_graph
+from gradlet.emit.project import Project
+from gradlet.errors import GradletError
+from gradlet.graph import Graph
+from gradlet.ops.base import TORCH
+from gradlet.recipe import Recipe
+from gradlet.reference import Disturbance, run_reference
+from gradlet.tolerance import CAREFUL, QUICK, expect, normal_bound, student_bound
+from tests.test_project import cc, run
+
+
+class Cell(nn.Module):
+    """Unrolled in time: thousands of elements in small tensors, each with errors of its own."""
+
+    def __init__(self, units: int = 6) -> None:
+        super().__init__()
+        self.weight, self.middle = (nn.Parameter(torch.rand(units, units)) for _ in range(2))
+        self.slope = nn.Parameter(3 + 5 * torch.rand(units, units))
+        self.leak = nn.Parameter(torch.rand(units) + 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros(1, self.leak.shape[0])
+        for time in range(x.shape[1]):
+            gate = self.weight * torch.sigmoid(self.slope * (state.unsqueeze(2) - self.middle))
+            state = (state + x[:, time] + gate.sum(1)) / (1 + self.leak + gate.sum(2))
+        return state
+
+
+def cell_graph() -> Graph:
+    torch.manual_seed(0)
+    captured = gradlet.capture(Cell(), (torch.randn(1, 6, 6),))
+    return training_graph(captured, Recipe(loss="mse", lr=0.05))
+
+
+@pytest.mark.parametrize(
+    ("freedom", "probability", "quantile"),  # of Student's distribution, two-sided, from tables
+    [(8, 1e-2, 3.355), (16, 1e-3, 4.015), (30, 1e-3, 3.646), (32, 1e-12, 11.322)],
+)
+def test_the_bound_is_just_above_the_quantile(
+    freedom: int, probability: float, quantile: float
+) -> None:
+    assert quantile <= student_bound(freedom, probability) <= 1.05 * quantile
+
+
+def test_the_bound_of_a_known_deviation() -> None:
+    assert 4.892 <= normal_bound(1e-6) <= 4.91
+    assert student_bound(10**6, 1e-6) == pytest.approx(normal_bound(1e-6), rel=1e-3)
+
+
+def test_a_program_that_rounds_as_it_may_is_never_wrong_by_many_draws() -> None:
+    """Errors as large as the model of rounding has them, 20 times. The largest of three draws is
+    too small for an element of some of them; many draws never are."""
+    graph = cell_graph()
+    quick, careful = (expect(graph, 1, rule=rule) for rule in (QUICK, CAREFUL))
+    spreads: list[dict[str, np.ndarray]] = []
+    list(run_reference(graph, 1, measured=spreads))
+    over = {"quick": 0, "careful": 0}
+    for seed in range(1000, 1020):
+        steps = list(run_reference(graph, 1, disturbance=Disturbance(seed, spreads)))
+        for name, expected in (("quick", quick), ("careful", careful)):
+            over[name] += any(
+                (np.abs(steps[0].values[t] - v) > expected[0].tolerances[t]).any()
+                for t, v in expected[0].values.items()
+            )
+    assert over["careful"] == 0
+    assert over["quick"] > 0
+
+
+def test_in_doubt_verify_draws_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = trained(tmp_path / "p", 0.01)
+    drawn: list[int] = []
+    verify = sys.modules["gradlet.verify"]  # the function hides the module
+
+    def counted(*args: object, **options: object) -> object:
+        drawn.append(options.get("rule", QUICK).draws)  # type: ignore[attr-defined]
+        return expect(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verify, "expect", counted)
+    assert gradlet.verify(project, steps=2).passed
+    assert drawn == [QUICK.draws]
+    monkeypatch.setattr(tolerance, "MARGIN", 1e-3)
+    assert gradlet.verify(project, steps=2).passed
+    assert drawn[1:] == [QUICK.draws, CAREFUL.draws]
+
+
+@pytest.mark.parametrize("norm", [nn.InstanceNorm2d, nn.BatchNorm2d])
+def test_a_result_that_is_0_up_to_rounding_is_captured(norm: type[nn.Module]) -> None:
+    """The mean of what a norm made is 0; float64 leaves 1e-17, in every order another one."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), norm(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    inputs = (torch.randn(2, 3, 12, 12),)
+    assert gradlet.capture(module, inputs).graph.outputs
+
+
+def test_a_wrong_result_near_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool takes the largest instead of the mean."""
+    wrong = TORCH["aten.adaptive_max_pool2d.default"]
+    monkeypatch.setitem(TORCH, "aten.adaptive_avg_pool2d.default", lambda i, c: wrong(i, c)[0])
+    module = nn.Sequential(nn.InstanceNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(GradletError, match="does not compute what the module computes"):
+        gradlet.capture(module, (torch.randn(2, 3, 12, 12),))
+
+
+def trained(folder: Path, lr: float, scale: float = 1.0) -> Project:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    inputs = (scale * torch.randn(4, 4),)
+    recipe = Recipe(loss="mse", lr=lr)
+    return gradlet.build(module, folder, inputs=inputs, target="host", batch=2, recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    ("lr", "scale", "step"),
+    [
+        (1e5, 1.0, 3),  # the loss of the third step is infinite in float32, though not in float64
+        (1e10, 1e10, 2),
+        (1e30, 1e10, 1),  # the weights after the first step are more than float32 holds
+        (0.01, 1e25, 1),  # the loss of the first step is
+    ],
+)
+def test_the_steps_before_a_divergence_are_judged(
+    lr: float, scale: float, step: int, tmp_path: Path
+) -> None:
+    project = trained(tmp_path / "p", lr, scale)
+    verdict = gradlet.verify(project, steps=6)
+    assert verdict.diverged == step
+    assert verdict.steps == len(verdict.losses) == step - 1
+    assert verdict.passed, verdict.first_wrong
+    assert json.loads(json.dumps(verdict.to_json(), allow_nan=False))["diverged"] == step
+    make = ["make", "--no-print-directory", "golden", f"CC={cc()}", "CFLAGS=-O1"]
+    assert "PASS" in run(make, project.folder)
+
+
+def test_a_fault_before_a_divergence_is_one(tmp_path: Path) -> None:
+    project = trained(tmp_path / "p", 1e5)
+    path = project.folder / "gl.h"
+    text = path.read_text()
+    assert "gl_fma(hyper[1], w, g)" in text
+    path.write_text(text.replace("gl_fma(hyper[1], w, g)", "gl_fma(hyper[1], w, 1.01f * g)"))
+    verdict = gradlet.verify(project, steps=6)
+    assert (verdict.diverged, verdict.passed) == (3, False)
