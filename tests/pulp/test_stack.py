@@ -121,12 +121,11 @@ def deepest(elf: bytes, config: SimConfig, limit: int = 0) -> list[int]:
     [
         ("patches", "64k", 8, "chw"),
         ("patches", "16k", 8, "hwc"),
-        ("patches", "32k", 16, "chw"),
         ("vit", "20k", 8, "chw"),
-        ("vit", "64k", 4, "hwc"),
+        ("vit", "32k", 16, "hwc"),
         ("eegnet", "32k", 8, "chw"),
         ("eegnet", "16k", 8, "hwc"),
-        ("eegnet", "20k", 1, "chw"),
+        ("patches", "20k", 1, "chw"),
     ],
 )
 def test_what_is_used_is_bounded_and_reserved(

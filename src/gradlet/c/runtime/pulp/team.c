@@ -31,7 +31,8 @@ uint64_t gl_team(void)
     return (uint64_t)result << 32 | (gl_core_id() == 0);
 }
 
-void gl_stack_overflow(void)
+/* Behind all other code, so that what runs lies where it would without. */
+__attribute__((noinline, section(".rare"))) void gl_stack_overflow(void)
 {
     /* Others may be here as well: the first is done before the next begins. */
     const uint32_t begin = gl_cycles();
