@@ -269,3 +269,23 @@ def one_channel() -> Model:
     layers = [nn.Conv2d(1, 1, 3), nn.ReLU(), nn.Flatten(), nn.Unflatten(1, (6, 1, 1))]
     layers += [nn.Conv2d(6, 4, 1), nn.Flatten(), nn.Linear(4, 3)]
     return nn.Sequential(*layers), (torch.randn(2, 1, 4, 5),)
+
+
+class SharedBias(nn.Module):
+    """One bias for a layer that makes a map and for one that reads it, and one that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 24, bias=False), nn.Linear(24, 24, bias=False)
+        self.bias, self.more = nn.Parameter(torch.randn(24)), nn.Parameter(torch.randn(24, 2))
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.first.weight, self.bias).reshape(-1, 4, 2, 3)
+        y = F.linear(self.conv(y).flatten(1), self.last.weight, self.bias).reshape(-1, 4, 2, 3)
+        return F.linear(self.conv(y).flatten(1), self.first.weight.t(), self.more.sum(-1)[:5])
+
+
+@model(transposes=4)
+def shared_bias() -> Model:
+    return SharedBias(), (torch.randn(2, 5),)

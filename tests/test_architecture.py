@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "gradlet"
-ROAD = ("capture", "train", "plan", "tune", "emit", "engines", "verify", "report")
+ROAD = ("capture", "train", "plan", "tune", "emit", "engines", "shipped", "verify", "report")
 DOORS = (
     "__init__",
     "api",

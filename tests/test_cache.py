@@ -66,7 +66,7 @@ def test_a_damaged_object_is_compiled_again(
 
     def compiled() -> Path:
         tool = compiler.default()
-        (made,) = compiler.compile_objects(tool, compiler.COMMON, [source], [], {})
+        (made,) = compiler.compile_objects(tool, compiler.BASE, [source], [], {})
         return made
 
     entry = compiled()

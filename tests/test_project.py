@@ -200,14 +200,52 @@ def test_a_full_disk_leaves_the_old_project_as_it_was(
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_damaged_project_is_named(tmp_path: Path) -> None:
-    folder = built(tmp_path / "p").folder
-    (folder / "plan.json").write_text("{}")
-    with pytest.raises(GradletError, match="damaged"):
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("plan.json", "{}", "cannot be trusted: plan.json was edited or deleted.*--force"),
+        ("plan.json", None, "cannot be trusted: plan.json was edited or deleted.*--force"),
+        ("manifest.json", None, "is not a Gradlet project: there is no manifest.json"),
+        (
+            "manifest.json",
+            "not json",
+            "is not a Gradlet project: its manifest.json is not readable",
+        ),
+        ("manifest.json", '{"name": "app"}', "manifest.json is not one of Gradlet's"),
+        ("manifest.json", '{"made_by": "gradlet"}', "manifest.json was edited after the build"),
+    ],
+)
+def test_a_damaged_project_is_named(
+    name: str, text: str | None, message: str, tmp_path: Path
+) -> None:
+    folder = built(tmp_path / "p", name="two_inputs").folder
+    (folder / name).unlink()
+    if text is not None:
+        (folder / name).write_text(text)
+    with pytest.raises(GradletError, match=message):
         gradlet.load(folder)
-    (folder / "manifest.json").write_text("not json")
-    with pytest.raises(GradletError, match="is not a Gradlet project"):
-        gradlet.load(folder)
+
+
+def test_an_edited_project_runs_and_passes_only_as_edited(tmp_path: Path) -> None:
+    project = built(tmp_path / "p", name="two_inputs")
+    with (project.folder / "net.c").open("a") as file:
+        file.write("/* mine */\n")
+    loaded = gradlet.load(project.folder)
+    assert loaded.changes == ("net.c (edited)",)
+    assert gradlet.run(loaded, steps=1).loss
+    for edited in (False, True):
+        verdict = gradlet.verify(loaded, steps=1, edited=edited)
+        assert all(tensor.passed for tensor in verdict.tensors)
+        assert verdict.passed == edited
+        assert verdict.to_json()["changes"] == ["net.c (edited)"]
+    with pytest.raises(GradletError, match=r"net\.c\. Nothing was written"):
+        built(project.folder, name="two_inputs")
+
+
+def test_a_project_that_was_built_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    project = built(tmp_path / "p", name="two_inputs")
+    built(project.folder, name="lenet")
+    assert project.changes == ("plan.json (of another build)",)
 
 
 def test_odd_parameter_names_become_c_names(tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def test_json_round_trip(lenet: Plan) -> None:
     check_plan(again)
 
 
+@pytest.mark.parametrize("buffers", ["double", "single"])
+def test_where_all_is_near_there_are_no_tables_without_windows(
+    buffers: str, tmp_path: Path
+) -> None:
+    """Tiles were asked for, but there is nothing to copy."""
+    made = tiled(model_graph("single_neuron"), "64k", buffers=buffers)
+    assert not made.tilings
+    assert gradlet.run(gradlet.emit(made, tmp_path / "p")).loss
+
+
 Change = Callable[[Plan], Plan]
 
 

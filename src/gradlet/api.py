@@ -147,11 +147,13 @@ def build(
     recipe: Recipe | None = None,
     layout: str = "chw",
     buffers: str = "auto",
+    force: bool = False,
     **capture_options: Any,
 ) -> Project:
-    """Capture, train, plan and emit in one call."""
+    """Capture, train, plan and emit in one call. force: files of an earlier project in the folder
+    are overwritten even if they were edited."""
     folder = Path(folder)
-    refuse_foreign(folder)
+    refuse_foreign(folder, force=force)
     check_layout(layout)
     options = {"batch": batch, **capture_options}
     request = Request(
@@ -165,7 +167,7 @@ def build(
         options,
         Options(buffers=buffers),
     )
-    return emit(request.plan(), folder)
+    return emit(request.plan(), folder, force=force)
 
 
 def memory(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import gradlet
@@ -25,11 +26,15 @@ from gradlet import target as targets
 from gradlet.api import ENGINES, Request
 from gradlet.capture.layout import check_layout
 from gradlet.cli_options import ModelOptions, settings, with_model_options
+from gradlet.emit.folder import listing
 from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.engines.costs import run_json, show_run
 from gradlet.errors import GradletError
+from gradlet.files import write_output
 from gradlet.plan import Options, Plan
 from gradlet.report import memory_report
+from gradlet.report.svg import is_svg
+from gradlet.report.table import is_csv
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.tune import Settings
 from gradlet.verify import Verdict
@@ -59,6 +64,7 @@ def options(
 
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that were edited.")]
 Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.")]
 
 
@@ -100,13 +106,14 @@ def progress(text: str) -> AbstractContextManager[Any]:
 def build(
     options: ModelOptions,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the project.")],
+    force: Force = False,
     json_: Json = False,
 ) -> None:
     """Turn a model into a C project that trains it."""
-    refuse_foreign(output)
+    refuse_foreign(output, force=force)
     plan = _planned(options)
     with progress("writing the project and its golden data"):
-        project = gradlet.emit(plan, output)
+        project = gradlet.emit(plan, output, force=force)
     _show(json_, _build_json(project.folder, plan), lambda: _build_table(project.folder, plan))
 
 
@@ -116,6 +123,7 @@ def memory(
     options: ModelOptions,
     csv: Annotated[Path | None, typer.Option(help="Write the layers to this file.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Draw the memory over the step.")] = None,
+    force: Force = False,
     json_: Json = False,
 ) -> None:
     """Show what takes the memory: by layer and step, at the peak, over time.
@@ -123,9 +131,9 @@ def memory(
     Also for a model that does not fit.
     """
     report = memory_report(_planned(options, fit=False))
-    for path, write in ((csv, report.csv), (svg, report.svg)):
+    for path, text, ours in ((csv, report.csv, is_csv), (svg, report.svg, is_svg)):
         if path is not None:
-            path.write_text(write())
+            write_output(path, text().encode(), ours, force=force)
     _show(json_, report.to_json(), lambda: print(report))
 
 
@@ -165,7 +173,8 @@ def run(
     options = {"gvsoc": gvsoc} if engine == "gvsoc" else {}
     with progress(f"training {steps} steps on the {engine} engine"):
         result = gradlet.run(loaded, engine=engine, steps=steps, **options)
-    value = run_json(loaded, result)
+    value = {**run_json(loaded, result), "changes": list(loaded.changes)}
+    _note_changes(loaded.changes)
     _show(json_, value, lambda: show_run(value))
 
 
@@ -176,12 +185,15 @@ def verify(
     engine: Annotated[
         str | None, typer.Option(help="sim or host.  [default: the target's own]")
     ] = None,
+    edited: Annotated[
+        bool, typer.Option("--edited", help="Files that were edited after the build may pass.")
+    ] = False,
     json_: Json = False,
 ) -> int:
     """Compare every activation, gradient and weight with PyTorch in float64."""
     loaded = gradlet.load(project)
     with progress(f"training {steps} steps in C and in PyTorch"):
-        verdict = gradlet.verify(loaded, steps=steps, engine=engine)
+        verdict = gradlet.verify(loaded, steps=steps, engine=engine, edited=edited)
     _show(json_, verdict.to_json(), lambda: _verdict_table(verdict))
     return 0 if verdict.passed else 1
 
@@ -206,6 +218,7 @@ def tune(
     exhaustive: cli_tune.Exhaustive = False,
     jobs: cli_tune.Jobs = 0,
     dask: cli_tune.Dask = "",
+    force: Force = False,
     json_: Json = False,
 ) -> None:
     """Measure tiles and kernels on the simulator, and take the quickest of each node."""
@@ -214,7 +227,7 @@ def tune(
     device = {"target": target, "cores": cores, "l1": l1, "set": set_}
     rounds = min(Settings.rounds, Settings.rounds * keep // Settings.keep)  # few, if few are kept
     chosen = Settings(keep=keep, rounds=rounds, exhaustive=exhaustive)
-    result = cli_tune.tune_command(project, layer, options, device, chosen, jobs, dask)
+    result = cli_tune.tune_command(project, layer, options, device, chosen, jobs, dask, force)
     value = result.to_json()
     _show(json_, value, lambda: cli_tune.show(value))
 
@@ -279,6 +292,16 @@ def _show(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> Non
         print(json.dumps(value, indent=1))
     else:
         show()
+
+
+def _note_changes(changes: Sequence[str]) -> None:
+    if changes:
+        stderr.print(
+            f"note: this is not the project that was built: {listing(changes)}. It runs as it is",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
@@ -354,6 +377,14 @@ def _verdict_table(verdict: Verdict) -> None:
         )
     for engine, same in verdict.bit_identical.items():
         console.print(f"bits on {engine}: {SAME_BITS[engine] if same else '[bold red]differ[/]'}")
+    for program in verdict.shipped.golden:
+        said = "[bold red]FAIL[/]" if program.problem else "passes, with the bits of this run"
+        console.print(f"golden program, {program.build}: {said}")
+    for difference in verdict.shipped.differences:
+        console.print(f"[bold red]{escape(difference)}[/]")
+    if verdict.changes:
+        text = f"not as it was built: {listing(verdict.changes)}; --edited lets it pass as it is"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     outcome = "[bold green]PASS[/]" if verdict.passed else "[bold red]FAIL[/]"
     console.print(f"{len(verdict.tensors)} tensors, {verdict.steps} steps: {outcome}")
 

@@ -42,6 +42,7 @@ def tune_command(
     chosen: Settings,
     jobs: int,
     dask: str,
+    force: bool = False,
 ) -> Tuning | LayerTuning:
     """A project, or a layer: exactly one of them."""
     if bool(layer) == (folder is not None):
@@ -55,7 +56,9 @@ def tune_command(
         raise GradletError(f"--keep {chosen.keep}: at least one candidate has to be measured")
     with _bar() as progress:
         if folder is not None:
-            return tune_project(folder, chosen, jobs=jobs, dask=dask, progress=progress)
+            return tune_project(
+                folder, chosen, jobs=jobs, dask=dask, progress=progress, force=force
+            )
         shape, attributes = _layer(layer, layer_options)
         sizes = {**({"L1": device["l1"]} if device["l1"] else {}), **settings(device["set"] or [])}
         target = targets.load(device["target"], cores=device["cores"], sizes=sizes)

@@ -22,11 +22,11 @@ from gradlet.errors import GradletError
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 EXACT = ("-ffp-contract=off", "-fno-math-errno")
 """No fma that is not written; without the second a square root would call libm, to set errno."""
-COMMON = ("-std=c99", *WARNINGS, *EXACT, "-fPIC")
-DEVICE = (
-    *("-std=c99", *WARNINGS, *EXACT, "-O2", "-ffreestanding"),
-    *("-fno-sanitize=all", "-fomit-frame-pointer"),
-)
+BASE = ("-std=c99", *WARNINGS, *EXACT)
+HOST_ONLY = ("-fPIC",)
+DEVICE_ONLY = ("-O2", "-ffreestanding", "-fno-sanitize=all", "-fomit-frame-pointer")
+"""A project's Makefile has these three as well: what is verified is compiled as what is shipped."""
+QUICK = "-O3"
 TEMPORARY = ("TMPDIR", "ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
 """Variables that say where compilers put files of their own."""
 MISSING_ZIG = (
@@ -116,10 +116,27 @@ def build_library(
     defines: of each source its own, so that the others are found in the cache.
     """
     compiler = compiler or default()
-    options = [*COMMON, *compiler.native]
-    options += [*compiler.sanitize, "-O1", "-g"] if sanitize else ["-O3"]
+    options = [*BASE, *HOST_ONLY, *compiler.native]
+    options += [*compiler.sanitize, "-O1", "-g"] if sanitize else [QUICK]
     objects = compile_objects(compiler, options, sources, include, defines or {})
     command = [*compiler.command, *options, "-shared", *map(str, objects), *compiler.link]
+    run_compiler(command, output, output)
+    return output
+
+
+def build_executable(
+    sources: Sequence[Path],
+    output: Path,
+    *,
+    include: Sequence[Path] = (),
+    defines: Mapping[Path, Sequence[str]] | None = None,
+    compiler: Compiler | None = None,
+) -> Path:
+    """Compile sources into a program for this machine, of the same objects as a library."""
+    compiler = compiler or default()
+    options = [*BASE, *HOST_ONLY, *compiler.native, QUICK]
+    objects = compile_objects(compiler, options, sources, include, defines or {})
+    command = [*compiler.command, *options, *map(str, objects), "-lm"]
     run_compiler(command, output, output)
     return output
 
@@ -137,8 +154,9 @@ def build_program(
     compiler = zig()
     if compiler is None:
         raise GradletError(MISSING_ZIG)
-    objects = compile_objects(compiler, [*DEVICE, *flags], sources, include, defines or {})
-    link = [*flags, "-nostdlib", "-static", f"-Wl,-T,{script}", *map(str, objects)]
+    options = [*BASE, *DEVICE_ONLY, *flags]
+    objects = compile_objects(compiler, options, sources, include, defines or {})
+    link = [*options, "-nostdlib", "-static", f"-Wl,-T,{script}", *map(str, objects)]
     run_compiler([*compiler.command, *link], output, output)
     return output
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradlet import tune as tuner
 from gradlet.cache import keep_json, recall_json, scratch_folder
-from gradlet.emit.project import Project, emit, load
+from gradlet.emit.project import Project, emit, load, refuse_foreign
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
 from gradlet.engines.device import build_steps, fitted
@@ -48,17 +48,20 @@ def tune_project(
     jobs: int = 0,
     dask: str = "",
     progress: Progress = quiet,
+    force: bool = False,
 ) -> Tuning:
-    """Tune a project and write it anew, unless nothing quicker was found."""
+    """Tune a project and write it anew, unless nothing quicker was found. force: also over files
+    that were edited."""
     begin = time.perf_counter()
     project = project if isinstance(project, Project) else load(Path(project))
+    refuse_foreign(project.folder, force=force)
     settings, given = settings or Settings(), project.plan.dumps()
     answer = remembered.recall(given, settings)
     if answer is None:
         answer = _search(project.plan, settings, Pool(jobs, dask), progress)
         remembered.keep(given, settings, answer)
     if answer.plan != given:
-        project = emit(Plan.loads(answer.plan), project.folder)
+        project = emit(Plan.loads(answer.plan), project.folder, force=force)
     return Tuning(project, {**answer.report, "seconds": time.perf_counter() - begin})
 
 

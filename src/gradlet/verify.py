@@ -4,14 +4,13 @@ first step, then losses and weights over many."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradlet.compiler import available
+from gradlet import failure
 from gradlet.dtypes import DTYPES
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.project import Project
@@ -19,9 +18,9 @@ from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
+from gradlet.shipped import Shipped, check_shipped
 from gradlet.tolerance import CAREFUL, Expectation, expect, first_divergence
 
-FAILURE = "verify-failure.npz"
 LARGE_RATE = 2.0**20
 """A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
 
@@ -53,11 +52,17 @@ class Verdict:
     steps: int
     tensors: tuple[TensorVerdict, ...]
     losses: tuple[tuple[float, float, float], ...]  # (computed, expected, tolerance)
-    bit_identical: Mapping[str, bool]
+    shipped: Shipped
     saved: str = ""
     diverged: int | None = None
     """The step, counted from 1, that float32 cannot follow, in PyTorch either; `steps` are those
     before it."""
+    changes: tuple[str, ...] = ()
+    """Files that are not as they were built."""
+
+    @property
+    def bit_identical(self) -> Mapping[str, bool]:
+        return self.shipped.bit_identical
 
     @property
     def first_wrong(self) -> TensorVerdict | None:
@@ -81,7 +86,9 @@ class Verdict:
                 for c, e, t in self.losses
             ],
             "bit_identical": dict(self.bit_identical),
+            **self.shipped.to_json(),
             "diverged": self.diverged,
+            "changes": list(self.changes),
         }
 
 
@@ -94,12 +101,23 @@ class _Oracle:
     losses: tuple[float, ...]
 
 
-def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Verdict:
+def verify(
+    project: Project, *, steps: int = 5, engine: str | None = None, edited: bool = False
+) -> Verdict:
     """Run the project on its target's engine and compare. Saves the inputs of the first wrong node.
+    A project that is not as it was built fails, unless it may be `edited`.
 
-    The simulator also checks every access against the plan, and is compared with the host bit by
-    bit.
+    The simulator also checks every access against the plan. Every other build that the project
+    ships, its golden programs above all, has to make the same bits.
     """
+    changes = project.changes
+    verdict = _compared(project, steps, engine)
+    if project.changes != changes:
+        raise GradletError(f"'{project.folder}' was changed while it was verified; verify it again")
+    return replace(verdict, passed=verdict.passed and (edited or not changes), changes=changes)
+
+
+def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
     graph = project.plan.graph
     if steps < 1:
         raise GradletError("at least one step is needed to verify anything")
@@ -118,12 +136,13 @@ def verify(project: Project, *, steps: int = 5, engine: str | None = None) -> Ve
         again = expect(graph, ran, rule=CAREFUL)
         rows, losses = _judged(project, run, recovered, oracle, again, judged)
     saved = _save_failure(project, rows, computed)
+    shipped = check_shipped(project, run)
     return Verdict(
-        _all_pass(rows, losses),
+        _all_pass(rows, losses) and shipped.passed,
         judged,
         tuple(rows),
         losses,
-        _same_bits(project, run, ran),
+        shipped,
         saved,
         None if divergence is None else divergence + 1,
     )
@@ -313,45 +332,13 @@ def _last_step(
     return rows
 
 
-def _same_bits(project: Project, run: Run, steps: int) -> dict[str, bool]:
-    """Whether every compiler at hand makes the same bits of the same source, and the device too."""
-    others = [
-        host.run(project, steps=steps, watch=True, states=True, compiler=compiler)
-        for compiler in available()
-    ]
-    if run.engine == "host":
-        return {"host": all(same_bits(run, other) for other in others)}
-    first = others[0]
-    return {
-        "host": all(same_bits(first, other) for other in others),
-        run.engine: same_bits(run, first),
-    }
-
-
-def same_bits(one: Run, other: Run) -> bool:
-    """Losses, every tensor of the first step that was recorded, and the states after each."""
-    groups = [(one.tensors, other.tensors), *zip(one.states, other.states, strict=True)]
-    losses = [_bits(np.asarray(run.loss)) for run in (one, other)]
-    return losses[0] == losses[1] and all(
-        mine.keys() == theirs.keys()
-        and all(_bits(mine[name]) == _bits(theirs[name]) for name in mine)
-        for mine, theirs in groups
-    )
-
-
-def _bits(value: Array) -> bytes:
-    """As they are, but for NaN, of which every machine has its own."""
-    return np.where(np.isnan(value), np.nan, value).astype(value.dtype).tobytes()
-
-
 def _save_failure(
     project: Project, rows: list[TensorVerdict], computed: Mapping[str, Array]
 ) -> str:
     """Keep what the first wrong node was given and what it made, for a closer look."""
-    path = project.folder / FAILURE
     wrong = next((row for row in rows if not row.passed), None)
     if wrong is None:
-        path.unlink(missing_ok=True)
+        failure.forget(project.folder)
         return ""
     graph = project.plan.graph
     calls = project.plan.calls
@@ -359,7 +346,6 @@ def _save_failure(
     nodes = [node for node in graph.nodes if node.name in together]
     first = {name: value[0] for name, value in graph.samples.items()}
     known = {**graph.data, **first, **computed}
-    values = {f"input/{n}": known[n] for node in nodes for n in node.inputs if n in known}
-    values |= {f"output/{n}": known[n] for node in nodes for n in node.outputs if n in known}
-    np.savez(path, **values)
-    return str(Path(path))
+    inputs = {n: known[n] for node in nodes for n in node.inputs if n in known}
+    outputs = {n: known[n] for node in nodes for n in node.outputs if n in known}
+    return failure.save(project.folder, inputs, outputs)

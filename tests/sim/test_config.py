@@ -56,6 +56,7 @@ def test_settings_without_sense(settings: dict[str, object]) -> None:
         {"cores": 0},
         {"cores": 17},
         {"fpus": 0},
+        {"fill": 256},
         {"l1_bytes": 100},
         {"l1_bytes": 1 << 24},
         {"l1_banks": 12},

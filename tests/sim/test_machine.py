@@ -17,7 +17,7 @@ from gradlet.sim import (
     explain,
     simulate,
 )
-from gradlet.sim.binding import STATUS_BREAK, STATUS_EXIT, STATUS_FAULT, STATUS_LIMIT
+from gradlet.sim.binding import ANYBODY, STATUS_BREAK, STATUS_EXIT, STATUS_FAULT, STATUS_LIMIT
 from tests.sim.support import (
     CODE_BASE,
     EXIT,
@@ -48,6 +48,23 @@ def test_any_number_of_cores(cores: int) -> None:
     assert all(core.instructions > 20 for core in result.cores)
 
 
+@pytest.mark.parametrize("fill", [0x57, 0, 0xFF])
+def test_what_nobody_has_written(fill: int) -> None:
+    """Every byte of the memories and of the registers but zero."""
+    machine = Machine(SimConfig.load(overrides={"fill": fill, "l3_bytes": 256}))
+    for address in (0x10000000, 0x1000FFFC, 0x1C000000, 0x1C18FFFC, 0x80000000):
+        assert machine.read(address, 4) == bytes([fill] * 4)
+    machine.close()
+    program = [*li(5, 0x10000000), *(s_type(0x23, 2, r, 5, 4 * r) for r in (0, 1, 4, 31)), *EXIT]
+    machine = Machine(SimConfig.load(overrides={"fill": fill}))
+    assert not machine.load_elf(elf_of(program))
+    assert machine.run(LIMIT) == STATUS_EXIT
+    assert machine.read(0x10000000, 4) == bytes(4)
+    for register in (1, 4, 31):
+        assert machine.read(0x10000000 + 4 * register, 4) == bytes([fill] * 4)
+    machine.close()
+
+
 @pytest.mark.parametrize("fpus", [1, 2, 3, 8, 16])
 def test_any_number_of_fpus(fpus: int) -> None:
     assert run("cores", settings={"fpus": fpus}).exit_code == 36
@@ -72,7 +89,7 @@ def test_dispatch_and_software_events() -> None:
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize("contention", [False, True])
 def test_dma(mode: int, contention: bool) -> None:
-    rng = random.Random(1)
+    rng, untouched = random.Random(1), b"\x57"
     machine = Machine(SimConfig.load(overrides={"contention": contention}))
     machine.load_elf(assemble(PROGRAMS / "dma.S", NC=8, MODE=mode).read_bytes())
     first, second, local = rng.randbytes(12001), rng.randbytes(2000), rng.randbytes(1000)
@@ -84,11 +101,11 @@ def test_dma(mode: int, contention: bool) -> None:
     lines = b"".join(second[200 * i : 200 * i + 96] for i in range(5))
     assert machine.read(0x10001000, 480) == lines
     assert machine.read(0x10002003, 77) == first[1:78]
-    assert machine.read(0x10002002, 1) == machine.read(0x10002050, 1) == b"\0"
-    assert machine.read(0x1C120000, 601) == local[:600] + b"\0"
+    assert machine.read(0x10002002, 1) == machine.read(0x10002050, 1) == untouched
+    assert machine.read(0x1C120000, 601) == local[:600] + untouched
     for i in range(4):
         line = machine.read(0x1C130000 + 64 * i, 31)
-        assert line == local[2 + 30 * i : 32 + 30 * i] + b"\0"
+        assert line == local[2 + 30 * i : 32 + 30 * i] + untouched
     assert machine.core_counters(0)[2]["dma"] > 0 or mode == 1
 
 
@@ -292,6 +309,15 @@ def test_watch_finds_races() -> None:
     message = explain(machine, STATUS_FAULT, Symbols(data))
     assert "(second_store)" in message
     assert "another core" in message
+
+
+def test_where_anybody_may_store_there_are_no_races() -> None:
+    machine = Machine(SimConfig.load(overrides={"cores": 4}))
+    machine.load_elf(assemble(PROGRAMS / "race.S", NC=4).read_bytes())
+    machine.watch(0x10000200, 4, read=True, write=True, initialised=True, owner=ANYBODY)
+    machine.watch_new_phase()
+    assert machine.run(LIMIT) == STATUS_EXIT
+    machine.close()
 
 
 def test_breakpoints_separate_phases() -> None:

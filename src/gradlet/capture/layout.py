@@ -310,10 +310,12 @@ class _Walk:
         columns, rows = left.of_last(self._shape(a)), result.of_last(shape)
         parts = (rows, columns) if layout == "nt" else (columns, rows)
         self._store(b, order.side_by_side(*parts))
-        for name in bias:
+        for name in filter(self._is_open, bias):
             self._store(name, rows)
-        inputs = [self.laid[n].name for n in (a, b, *bias)] if not left.is_identity else []
-        inputs = inputs or [self._plain(a), *(self.laid[n].name for n in (b, *bias))]
+        # a bias that lies already, or is computed, is as in the model, and so is the result
+        added = [self._plain(name) if result.is_identity else self.laid[name].name for name in bias]
+        first = self._plain(a) if left.is_identity else self.laid[a].name
+        inputs = [first, self.laid[b].name, *added]
         return Laid(self._add("matmul", inputs, node.attrs), result)
 
 

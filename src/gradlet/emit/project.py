@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,20 +16,26 @@ import numpy as np
 
 import gradlet
 from gradlet import kernels
+from gradlet.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
 from gradlet.dtypes import DTYPES
+from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
+from gradlet.emit.install import recover, write_folder
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
 from gradlet.emit.tiles import Link, chained, tiled_call
 from gradlet.errors import GradletError
+from gradlet.files import locked
 from gradlet.ops.base import Size
 from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
 from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.plan.parts import parts
 
-MANIFEST = "manifest.json"
+PLAN = "plan.json"
+BUILT = ("kernels/*.c",)
+"""What the Makefile builds whether we wrote it or not."""
 STARTUP = ("start.S", "team.c")
 RUNTIME = Path(__file__).parent.parent / "c" / "runtime"
 STACK_USE = Path(__file__).parent.parent / "stack_use"
@@ -46,17 +50,27 @@ class Project:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text())
+        value: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text("utf-8"))
         return value
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """How the folder differs, at this moment, from what was built of the plan."""
+        found = changes(self.folder, BUILT)
+        recorded = contents(self.folder).recorded.get(PLAN)
+        same = recorded == hashlib.sha256(_plan_text(self.plan).encode()).hexdigest()
+        return found if same else (*found, f"{PLAN} (of another build)")
 
-def emit(plan: Plan, folder: Path, expected: Golden | None = None) -> Project:
-    """Write the project. A folder that is not an earlier project of ours is left alone. expected:
-    the golden data, if not those of the reference."""
-    refuse_foreign(folder)
+
+def emit(
+    plan: Plan, folder: Path, *, force: bool = False, expected: Golden | None = None
+) -> Project:
+    """Write the project. A folder that is not an earlier project of ours is left alone, and so are
+    files that were edited, unless forced. expected: golden data, if not those of the reference."""
+    refuse_foreign(folder, force=force)
     files = project_files(plan, expected)
     try:
-        _write_whole(folder, files)
+        write_folder(folder, files, force=force)
     except OSError as error:
         reason = error.strerror or str(error)
         raise GradletError(f"cannot write the project to '{folder}': {reason}") from None
@@ -64,58 +78,35 @@ def emit(plan: Plan, folder: Path, expected: Golden | None = None) -> Project:
 
 
 def load(folder: Path | str) -> Project:
-    """Read a project back."""
+    """Read a project back. Its sources may have been edited, but not what they were made from."""
     folder = Path(folder)
-    try:
-        json.loads((folder / MANIFEST).read_text())
-        text = (folder / "plan.json").read_text()
-    except (OSError, ValueError):
-        raise GradletError(
-            f"'{folder}' is not a Gradlet project: there is no readable {MANIFEST} and plan.json; "
-            f"make one with `gradlet build MODEL -o {folder}`"
-        ) from None
+    recover(folder)
+    with locked(Path(os.path.realpath(folder)).parent, shared=True):
+        found = contents(folder)
+        if not found.ours:
+            raise GradletError(
+                f"'{folder}' is not a Gradlet project: {found.fault}; "
+                f"make one with `gradlet build MODEL -o {folder}`"
+            )
+        if found.fault or found.actual.get(PLAN, "") != found.recorded.get(PLAN):
+            fault = found.fault or f"{PLAN} was edited or deleted after the build"
+            raise GradletError(
+                f"'{folder}' cannot be trusted: {fault}. Put back what was there, or build it "
+                "again with --force, or into another folder"
+            )
+        text = (folder / PLAN).read_text("utf-8")
     try:
         return Project(folder, Plan.loads(text))
     except (KeyError, TypeError, ValueError) as error:
-        raise GradletError(f"'{folder}/plan.json' is damaged ({error!r}); build it again") from None
-
-
-def refuse_foreign(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise GradletError(f"'{folder}' is a file; name a folder for the project")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise GradletError(
-            f"'{folder}' has files in it and is not a Gradlet project (no {MANIFEST}); nothing "
-            f"was written. Name an empty or new folder"
-        )
+            f"'{folder}/{PLAN}' is of another version of Gradlet ({error!r}); build it again"
+        ) from None
 
 
-def _write_whole(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write beside the folder first, so that a full disk leaves an earlier project as it was."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        for name, content in files.items():
-            path = staging / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        old = _owned_files(folder)
-        for name in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(staging / name, folder / name)
-        for name in old - set(files):
-            (folder / name).unlink(missing_ok=True)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _owned_files(folder: Path) -> set[str]:
-    """What an earlier build wrote here, by its manifest; the user's own files are not listed."""
-    try:
-        listed = json.loads((folder / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError):
-        return set()
-    return {name for name in listed if not Path(name).is_absolute() and ".." not in name}
+def refuse_foreign(folder: Path, *, force: bool = False) -> None:
+    """Raise if a project in this folder would cost the user something that he has there."""
+    recover(folder)
+    replaceable(folder, force=force)
 
 
 def project_files(plan: Plan, expected: Golden | None = None) -> dict[str, bytes]:
@@ -140,12 +131,16 @@ def project_files(plan: Plan, expected: Golden | None = None) -> dict[str, bytes
         "Makefile": _render("Makefile", view),
         "CMakeLists.txt": _render("CMakeLists.txt", view),
         "README.md": _render("README.md", view),
-        "plan.json": plan.dumps() + "\n",
+        PLAN: _plan_text(plan),
     }
     for kernel in used:
         files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix)
-    contents = {n: f.encode() if isinstance(f, str) else f for n, f in sorted(files.items())}
-    return {**contents, MANIFEST: _manifest(plan, contents).encode()}
+    encoded = {n: f.encode() if isinstance(f, str) else f for n, f in sorted(files.items())}
+    return {**encoded, MANIFEST: _manifest(plan, encoded)}
+
+
+def _plan_text(plan: Plan) -> str:
+    return plan.dumps() + "\n"
 
 
 def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
@@ -166,7 +161,7 @@ def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _manifest(plan: Plan, files: Mapping[str, bytes]) -> str:
+def _manifest(plan: Plan, files: Mapping[str, bytes]) -> bytes:
     nodes = [
         {
             "name": call.name,
@@ -197,7 +192,7 @@ def _manifest(plan: Plan, files: Mapping[str, bytes]) -> str:
         "kernels": sorted({k.name for call in plan.calls for k in call.kernels}),
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    return json.dumps(value, indent=1) + "\n"
+    return sealed(value)
 
 
 def _tile(call: Call) -> dict[str, Any] | None:
@@ -239,6 +234,11 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "port": plan.target.port,
         "stack": plan.target.stack,
         "flags": plan.target.flags,
+        "base_flags": BASE,
+        "host_flags": HOST_ONLY,
+        "device_flags": DEVICE_ONLY,
+        "quick": QUICK,
+        "startup": [f"{plan.target.port}/{name}" for name in STARTUP],
         "memories": plan.target.memories,
         "machine": dict(plan.target.machine),
         "level": plan.level.name,
@@ -257,7 +257,7 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "loss": names[graph.loss],
         "loss_op": graph.producer()[graph.loss].op,
         "optimizer": optimizer_of(graph).name,
-        "settings": list(_settings(plan)),
+        "settings": list(settings(plan)),
         "dropout": names.get(DROPOUT, ""),
         "parameters": [tensors[name] for name in graph.trained],
         "params": parameter_count(plan),
@@ -287,7 +287,7 @@ def _stored(plan: Plan, tensors: Mapping[str, dict[str, Any]]) -> Iterator[dict[
 SETTINGS = {"lr": "learning_rate", "eps": "epsilon"}
 
 
-def _settings(plan: Plan) -> Iterator[dict[str, Any]]:
+def settings(plan: Plan) -> Iterator[dict[str, Any]]:
     """What may be set at run time: the name of its setter, and where it lies."""
     for index, name in enumerate(optimizer_of(plan.graph).hyper):
         yield {"name": SETTINGS.get(name, name), "tensor": "hyper", "index": index}

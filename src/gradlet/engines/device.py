@@ -117,7 +117,7 @@ def program_needs(plan: Plan) -> Needs:
     roomy = [replace(m, size=ROOMY * m.size) if m == home else m for m in target.memories]
     with scratch_folder() as folder:
         wide = replace(plan, target=replace(target, memories=tuple(roomy)))
-        project = emit(wide, folder / "project", made_up(plan))
+        project = emit(wide, folder / "project", expected=made_up(plan))
         main = project.folder / GOLDEN
         shipped = _linked(project, main, folder / "shipped.elf", ["GL_PROBE"])
         plain = _linked(project, main, folder / "plain.elf", [])

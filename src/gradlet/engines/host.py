@@ -16,7 +16,7 @@ import numpy as np
 from gradlet.cache import held_by, scratch_folder
 from gradlet.compiler import Compiler, build_library, default
 from gradlet.dtypes import DTYPES
-from gradlet.emit.project import Project
+from gradlet.emit.project import Project, settings
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array
@@ -34,6 +34,7 @@ def run(
     overrides: Mapping[str, Array] | None = None,
     samples: Mapping[str, Array] | None = None,
     predict: bool = False,
+    setters: bool = False,
     compiler: Compiler | None = None,
     sanitize: bool = False,
 ) -> Run:
@@ -41,12 +42,13 @@ def run(
 
     watch records every tensor of the first step, states the weights after each; both use the
     build with probes, so that they share it. predict runs the forward pass over all samples at
-    the end.
+    the end; setters calls each of them once, after all else.
     """
     compiler = compiler or default()
     with scratch_folder() as scratch:
         library = _build(project, scratch, compiler, probes=watch or states, sanitize=sanitize)
         job = _job(project.plan, library, steps, watch=watch, states=states, predict=predict)
+        job["setters"] = _setters(project.plan) if setters else []
         fed = {**project.plan.graph.samples, **(samples or {})}
         initial = {**initial_values(project.plan), **(overrides or {})}
         job["initial"] = list(initial)
@@ -84,6 +86,23 @@ def initial_values(plan: Plan) -> dict[str, Array]:
         for name, value in plan.graph.data.items()
         if name in places and places[name].kind == "weights"
     }
+
+
+def _setters(plan: Plan) -> list[tuple[str, float, str, int]]:
+    """Each setter, a number that it is called with, and where that has to go."""
+    return [
+        (f"set_{setting['name']}", 2.0 + number, setting["tensor"], setting["index"])
+        for number, setting in enumerate(settings(plan))
+    ]
+
+
+def set_values(plan: Plan, name: str) -> Array:
+    """What has to lie in a tensor of settings after all setters were called."""
+    value = plan.graph.data[name].copy()
+    for _, number, tensor, index in _setters(plan):
+        if tensor == name:
+            value.reshape(-1)[index] = number
+    return value
 
 
 def _job(
@@ -156,7 +175,9 @@ def _result(arrays: dict[str, Array], steps: int) -> Run:
         steps,
         tuple(float(value) for value in arrays["loss"]),
         seconds=tuple(float(value) for value in arrays["seconds"]),
+        answers=tuple(float(value) for value in arrays["answers"]),
         tensors=part("tensor"),
         states=tuple(part(f"step{index}") for index in range(steps)),
         outputs=(part("predict"),),
+        settings=part("set"),
     )

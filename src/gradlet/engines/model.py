@@ -38,8 +38,10 @@ class Run:
     """Losses per step, times, and the tensors that were asked for.
 
     cycles are exact counts of a simulated device and absent where only a clock is; tensors holds
-    every value of the first step, states every trained state after each step. nodes has what each
-    call of the plan cost in the last step, all cores together; cores what each core did in it.
+    every value of the first step, states every trained state after each step. answers is what each
+    call of train_step returned: several per step, where gradients are accumulated. settings is what
+    the setters have written. nodes has what each call of the plan cost in the last step, all cores
+    together; cores what each core did in it.
     """
 
     engine: str
@@ -47,9 +49,11 @@ class Run:
     loss: tuple[float, ...]
     cycles: tuple[int, ...] = ()
     seconds: tuple[float, ...] = ()
+    answers: tuple[float, ...] = ()
     tensors: Mapping[str, Array] = field(default_factory=dict)
     states: tuple[Mapping[str, Array], ...] = ()
     outputs: tuple[Mapping[str, Array], ...] = ()
+    settings: Mapping[str, Array] = field(default_factory=dict)
     nodes: tuple[Cost, ...] = ()
     cores: tuple[Cost, ...] = ()
 

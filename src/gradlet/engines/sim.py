@@ -77,6 +77,7 @@ def _train(
     kept = [*(old for old, _ in graph.updates if states), *graph.outputs]
     session.boot({**initial_values(plan), **(overrides or {})})
     losses, cycles, seconds, after = [], [], [], []
+    answers = []
     fed = 0
     for step in range(steps):
         begin = time.perf_counter()
@@ -88,6 +89,7 @@ def _train(
                 session.put(name, source[name][fed % len(source[name])])
             fed += 1
             spent += session.step(update=last, record=watch and step == 0 and last)
+            answers.append(session.loss)
             loss += session.loss
         losses.append(loss / graph.accumulate)
         cycles.append(spent)
@@ -99,6 +101,7 @@ def _train(
         tuple(losses),
         tuple(cycles),
         tuple(seconds),
+        answers=tuple(answers),
         tensors=session.tensors,
         states=tuple(after),
         nodes=tuple(cost(count, count["cycles"]) for count in session.costs),

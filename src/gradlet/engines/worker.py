@@ -26,9 +26,9 @@ class Network:
         self.train_step = self.function("train_step", ctypes.c_float)
         self.predict = self.function("predict", None)
 
-    def function(self, name: str, result: Any) -> Any:
+    def function(self, name: str, result: Any, *arguments: Any) -> Any:
         function = getattr(self.library, f"{self.prefix}_{name}")
-        function.restype, function.argtypes = result, []
+        function.restype, function.argtypes = result, list(arguments)
         return function
 
     def view(self, name: str) -> np.ndarray[Any, Any]:
@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
         network.view(name)[...] = given[f"initial/{name}"]
     samples = {name: given[f"sample/{name}"] for name in job["fed"]}
     result: dict[str, Any] = {}
-    losses, seconds = [], []
+    losses, seconds, answers = [], [], []
     fed = 0
     for step in range(job["steps"]):
         loss, spent = 0.0, 0.0
@@ -67,8 +67,9 @@ def main(folder: Path) -> None:
                 network.view(name)[...] = values[fed % len(values)]
             fed += 1
             begin = time.perf_counter()
-            loss += network.train_step()
+            answers.append(network.train_step())
             spent += time.perf_counter() - begin
+            loss += answers[-1]
             if keep is not None:
                 network.probe(None)
         losses.append(loss / job["accumulate"])
@@ -77,7 +78,11 @@ def main(folder: Path) -> None:
             result[f"step{step}/{name}"] = network.view(name).copy()
     if job["predict"]:
         result.update(_predictions(network, job, samples))
-    np.savez(folder / "out.npz", loss=np.array(losses), seconds=np.array(seconds), **result)
+    for setter, value, tensor, _ in job["setters"]:
+        network.function(setter, None, ctypes.c_float)(value)
+        result[f"set/{tensor}"] = network.view(tensor).copy()
+    result |= {"loss": losses, "seconds": seconds, "answers": answers}
+    np.savez(folder / "out.npz", **result)
 
 
 def _recorder(network: Network, job: dict[str, Any], result: dict[str, Any]) -> Any:

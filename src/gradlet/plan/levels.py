@@ -21,7 +21,7 @@ from gradlet.plan.model import Call, Plan
 from gradlet.plan.order import Unit
 from gradlet.plan.parts import followers
 from gradlet.plan.place import Request, height
-from gradlet.plan.table import control_bytes
+from gradlet.plan.table import control_bytes, windows_of
 from gradlet.plan.tiler import Tiler
 from gradlet.plan.tiling import Box, Tiling, Window, dense
 
@@ -383,6 +383,8 @@ def _settled(
     room: int,
 ) -> Levels:
     """Calls with their windows named, and what all of it asks of the nearest memory."""
+    if not any(windows_of(choice.tiling) for choice in choices if choice.tiling):
+        choices = [replace(choice, tiling=None) for choice in choices]  # all near: plain calls
     calls, requests = [], []
     for index, (call, choice) in enumerate(zip(plan.calls, choices, strict=True)):
         tiling = choice.tiling

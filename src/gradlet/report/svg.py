@@ -41,6 +41,11 @@ STYLE = (
 )
 
 
+def is_svg(content: bytes) -> bool:
+    """Whether this is one of these pictures."""
+    return f"<style>{STYLE}</style>".encode() in content[:2000]
+
+
 def as_svg(report: MemoryReport) -> str:
     drawn = [level for level in report.levels if level.peak]
     height = HEAD + len(drawn) * (PANEL + GAP) + FOOT - GAP

@@ -16,11 +16,19 @@ def as_text(report: MemoryReport) -> str:
     return "\n".join(line.rstrip() for line in _lines(report))
 
 
+HEADER = ("module", "step", *KINDS)
+
+
+def is_csv(content: bytes) -> bool:
+    """Whether this is one of these tables."""
+    return content.startswith(f"{','.join(HEADER)}\n".encode())
+
+
 def as_csv(report: MemoryReport) -> str:
     """One line per layer and step."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("module", "step", *KINDS))
+    writer.writerow(HEADER)
     for row in report.layers:
         writer.writerow((row.module, row.step, *(row.bytes[kind] for kind in KINDS)))
     return text.getvalue()

@@ -84,27 +84,35 @@ def simulate(
     *,
     max_cycles: int = DEFAULT_MAX_CYCLES,
     trace: Callable[[str], None] | None = None,
+    prepare: Callable[[Machine, Symbols], None] | None = None,
 ) -> SimResult:
     """Run a bare-metal program to its exit.
 
-    `trace` receives one line per executed instruction. A program that faults, sleeps for ever
-    or exceeds `max_cycles` raises SimError, whose message names core, pc, symbol and reason.
+    `prepare` is called before the first cycle, with the program loaded; `trace` receives one line
+    per executed instruction. A program that faults, sleeps for ever or exceeds `max_cycles` raises
+    SimError, whose message names core, pc, symbol and reason.
     """
     data = elf if isinstance(elf, bytes) else Path(elf).read_bytes()
     machine = Machine(target)
     try:
-        return _run(machine, data, max_cycles, trace)
+        return _run(machine, data, max_cycles, trace, prepare)
     finally:
         machine.close()
 
 
 def _run(
-    machine: Machine, data: bytes, max_cycles: int, trace: Callable[[str], None] | None
+    machine: Machine,
+    data: bytes,
+    max_cycles: int,
+    trace: Callable[[str], None] | None,
+    prepare: Callable[[Machine, Symbols], None] | None,
 ) -> SimResult:
     cores = machine.config.cores
     if problem := machine.load_elf(data):
         raise SimError(problem)
     symbols = Symbols(data)
+    if prepare is not None:
+        prepare(machine, symbols)
     machine.set_trace(trace is not None)
     printed = bytearray()
     start = time.perf_counter()

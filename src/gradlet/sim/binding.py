@@ -42,6 +42,8 @@ ELF_ERRORS = {
     4: "a segment lies outside the memories",
 }
 
+ANYBODY = 30
+"""In place of a core: bytes that all may store to."""
 NOT_THERE = "{size} bytes at {address:#010x} are not in a memory"
 _FIELDS = [field.name for field in dataclasses.fields(SimConfig)]
 _DECLARATIONS = f"""
@@ -279,7 +281,7 @@ class Machine:
         """Say what the cores may do with these bytes; a violation is a fault.
 
         initialised: whether there are values to read; None leaves that as it is. owner: the only
-        core that may store there, until the next phase.
+        core that may store there, until the next phase; ANYBODY: all of them, in any order.
         """
         known = 8 if initialised is None else int(initialised) << 2
         permissions = int(read) | int(write) << 1 | known

@@ -16,6 +16,7 @@ LIMITS = {
     "l1_bytes": (0x100, 0x100000, 0x100),
     "l2_bytes": (0x1000, 0x4000000, 0x100),
     "l3_bytes": (0, 0x4000000, 0x100),
+    "fill": (0, 0xFF, 1),
     "fpus": (1, 16, 1),
 }
 """Smallest, largest, multiple of."""
@@ -39,6 +40,7 @@ class SimConfig:
     l1_banks: int
     l2_bytes: int
     l3_bytes: int
+    fill: int
     l2_latency: int
     l3_latency: int
     cluster_periph_latency: int

@@ -7,6 +7,10 @@
     .equ LOCK, 0x10100200
 main:
     li   t0, WORD
+    sw   zero, 0(t0)
+    sw   zero, 0x100(t0)           /* the lock, at its other address */
+    BARRIER
+    li   t0, WORD
     li   t1, 50
     li   t2, EU + 0xC0
     li   t4, LOCK

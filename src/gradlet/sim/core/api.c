@@ -79,6 +79,7 @@ static bool config_fits(const SimConfig *config)
            between(config->l1_bytes, 256, 0x100000) && config->l1_bytes % 256 == 0 &&
            between(config->l2_bytes, 0x1000, 0x4000000) && config->l2_bytes % 256 == 0 &&
            between(config->l3_bytes, 0, 0x4000000) && config->l3_bytes % 256 == 0 &&
+           between(config->fill, 0, 255) &&
            is_power_of_two(config->l1_banks) && config->l1_banks <= MAX_BANKS &&
            between(config->dma_channels, 1, MAX_HARTS) &&
            between(config->dma_counters, 1, MAX_COUNTERS) &&
@@ -126,6 +127,7 @@ static void init_cores(Sim *sim)
         core->pcer = 3;
         core->line = 1;
         core->mtvec = 0;
+        __builtin_memset(&core->x[1], sim->config.fill, (REG_SINK - 1) * sizeof core->x[0]);
     }
 }
 
@@ -141,6 +143,8 @@ Sim *sim_create(void *memory, const SimConfig *config)
     sim->l1 = carve(&at, map_bytes(config));
     sim->l2 = sim->l1 + config->l1_bytes;
     sim->l3 = sim->l2 + config->l2_bytes;
+    if (config->fill)
+        __builtin_memset(sim->l1, config->fill, map_bytes(config));
     sim->code_l1 = carve(&at, (code_bytes(config) / 2 + 2) * sizeof(Insn));
     sim->code_l2 = sim->code_l1 + config->l1_bytes / 2;
     sim->code_present = carve(&at, map_bytes(config) / 256 + 1);

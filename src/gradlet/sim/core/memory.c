@@ -184,13 +184,11 @@ void finish_second_half(Core *core)
         value = core->second_half.value | value << (8 * first_size);
         core->x[core->second_half.rd] =
             core->second_half.sign ? (uint32_t)sign_extend(value, width) : value;
-        core->events[EV_LOAD]++;
         result_ready_after(core, core->second_half.rd,
                            latency + 1 + (uint64_t)core->sim->config.load_use);
-    } else {
-        core->events[EV_STORE]++;
+        account_latency(core, address, latency, false);
     }
-    account_latency(core, address, latency, is_store);
+    core->events[EV_LOAD]++; /* GVSoC counts a store's second half as a load, and does not wait */
 }
 
 void slow_load(Core *core, const Insn *insn, uint32_t address, uint32_t size, bool sign)

@@ -30,7 +30,7 @@
 /* Everything that a target file can set.  Only 32-bit fields: the binding fills it by name. */
 typedef struct {
     int32_t cores, fpus, contention;
-    int32_t l1_bytes, l1_banks, l2_bytes, l3_bytes;
+    int32_t l1_bytes, l1_banks, l2_bytes, l3_bytes, fill;
     int32_t l2_latency, l3_latency, cluster_periph_latency, soc_periph_latency;
     int32_t load_use, branch_taken, jump;
     int32_t mul_cycles, mulh_cycles, mul_result, div_base;

@@ -4,7 +4,7 @@
 /* A byte for cores: three permissions, then the core that has written it in this phase, plus 1. */
 enum {
     WATCH_READ = 1, WATCH_WRITE = 2, WATCH_INITIALISED = 4, WATCH_PERMISSIONS = 7,
-    WATCH_WRITER_SHIFT = 3
+    WATCH_WRITER_SHIFT = 3, WATCH_ANYBODY = 31
 };
 enum { WATCH_KEEP = 8 }; /* in a call of sim_watch: what is initialised stays so */
 
@@ -28,6 +28,11 @@ static void note_writers(Sim *sim, uint32_t first, uint32_t size)
         }
 }
 
+static uint8_t without_writer(uint8_t entry)
+{
+    return entry >> WATCH_WRITER_SHIFT == WATCH_ANYBODY ? entry : entry & WATCH_PERMISSIONS;
+}
+
 static FaultKind store_problem(uint8_t *entry, uint8_t transfers, uint8_t writer)
 {
     uint8_t before = *entry >> WATCH_WRITER_SHIFT;
@@ -36,7 +41,9 @@ static FaultKind store_problem(uint8_t *entry, uint8_t transfers, uint8_t writer
         return FAULT_WATCH_DMA_STORE;
     if (!(*entry & WATCH_WRITE))
         return FAULT_WATCH_WRITE;
-    if (before && before != writer)
+    if (before == WATCH_ANYBODY)
+        writer = WATCH_ANYBODY;
+    else if (before && before != writer)
         return FAULT_WATCH_RACE;
     *entry = (uint8_t)((*entry & WATCH_PERMISSIONS) | WATCH_INITIALISED |
                        writer << WATCH_WRITER_SHIFT);
@@ -128,7 +135,7 @@ static void mark_span(Sim *sim, const DmaCommand *command, uint32_t address, uin
         sim->watch_dma[i] = (uint8_t)(now | (is_write ? DMA_WRITES : DMA_READS) |
                                       command->counter << DMA_COUNTER_SHIFT);
         if (is_write)
-            sim->watch[i] = (uint8_t)((sim->watch[i] & WATCH_PERMISSIONS) | WATCH_INITIALISED);
+            sim->watch[i] = (uint8_t)(without_writer(sim->watch[i]) | WATCH_INITIALISED);
     }
     if (is_near)
         widen(&extent->near_begin, &extent->near_end, first, size);
@@ -193,7 +200,8 @@ static void begin_watching(Sim *sim)
     sim->watch_block_count = 0;
 }
 
-/* An owner counts as a core that has stored there in this phase; -1 is nobody. */
+/* An owner counts as a core that has stored there in this phase; -1 is nobody. 30 is anybody: all
+ * may store there, phases or not. */
 int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner)
 {
     uint8_t keep = permissions & WATCH_KEEP ? WATCH_INITIALISED : 0;
@@ -238,7 +246,7 @@ void sim_watch_new_phase(Sim *sim)
         uint32_t first = sim->watch_blocks[n] * WATCH_BLOCK;
         uint32_t end = first + WATCH_BLOCK < total ? first + WATCH_BLOCK : total;
         for (uint32_t i = first; i < end; i++)
-            sim->watch[i] &= WATCH_PERMISSIONS;
+            sim->watch[i] = without_writer(sim->watch[i]);
         sim->watch_written[sim->watch_blocks[n]] = 0;
     }
     sim->watch_block_count = 0;

@@ -1,0 +1,53 @@
+"""`python -m tests.interruptions`: kills at every position, or at some, and counts what is left."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.interruptions.campaign import SCENARIOS, Campaign
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--most", type=int, default=0, help="positions of each command; 0: all")
+    parser.add_argument("--seed", type=int, default=0, help="which, if not all")
+    parser.add_argument("--only", default="", help="a part of the name of a scenario")
+    parser.add_argument("--json", type=Path, help="write the counts to this file")
+    options = parser.parse_args()
+    counted, begin = {}, time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="gradlet-interruptions-") as name:
+        campaign = Campaign(Path(name))
+        for scenario in SCENARIOS:
+            if options.only in scenario.name:
+                counts = campaign.run(
+                    scenario,
+                    options.most,
+                    options.seed,
+                    lambda text: print(text, file=sys.stderr, flush=True),
+                )
+                counted[scenario.name] = counts
+                numbers = {k: v for k, v in dataclasses.asdict(counts).items() if k != "faults"}
+                print(f"{scenario.name}: {numbers}", flush=True)
+                print("\n".join(counts.faults[:20]), end="\n" if counts.faults else "", flush=True)
+    held = all(counts.held for counts in counted.values())
+    value = {
+        "seed": options.seed,
+        "seconds": round(time.perf_counter() - begin),
+        "held": held,
+        "commands": {name: dataclasses.asdict(counts) for name, counts in counted.items()},
+    }
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(value, indent=1) + "\n")
+    print("held" if held else "did not hold")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""What is verified is what is shipped: a build that differs from the others fails the verdict."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gradlet
+from gradlet.api import training_graph
+from gradlet.compiler import default
+from gradlet.emit.project import Project
+from gradlet.engines import device, golden, sim
+from gradlet.engines.model import Run
+from gradlet.recipe import Recipe
+from gradlet.shipped import check_shipped, same_array
+from tests.pulp.support import device_project
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A depthwise convolution, dropout, gradients summed up over two calls, a prefix, momentum."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 3, 3, padding=1, groups=3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3)]
+    module = nn.Sequential(*layers, nn.Linear(3 * 6 * 6, 4))
+    captured = gradlet.capture(module, (torch.randn(4, 3, 6, 6),), batch=1, name="depthwise")
+    graph = training_graph(captured, Recipe(lr=0.05, momentum=0.9, accumulate=2))
+    folder = tmp_path_factory.mktemp("shipped") / "p"
+    return device_project(graph, folder, cores=3, prefix="mine")
+
+
+@pytest.fixture(scope="module")
+def verified(original: Project) -> Run:
+    return sim.run(original, steps=2, watch=True, states=True, sanitize=True)
+
+
+@pytest.fixture
+def project(original: Project, tmp_path: Path) -> Project:
+    shutil.copytree(original.folder, tmp_path / "p")
+    return Project(tmp_path / "p", original.plan)
+
+
+def change(project: Project, name: str, old: str, new: str) -> None:
+    (path,) = project.folder.glob(name)
+    text = path.read_text()
+    assert text.count(old) == 1, text
+    path.write_text(text.replace(old, new))
+
+
+def test_all_builds_agree(project: Project, verified: Run) -> None:
+    shipped = check_shipped(project, verified)
+    assert shipped.differences == ()
+    assert shipped.bit_identical == {"host": True, "sim": True}
+    assert [(p.build, p.exit_code) for p in shipped.golden] == [("host", 0), ("device", 0)]
+    assert all("checksum of weights" in p.stdout for p in shipped.golden)
+
+
+DEPTHWISE = "kernels/mine_f32_conv2d_forward_relu__rolling.c"
+ANSWER = "    return loss;\n"
+MUTATIONS = {
+    "the twin of a kernel that only the device runs": (
+        DEPTHWISE,
+        "enum { UNIT = 1 };",
+        "enum { UNIT = 1 };\n#define gl_fma(a, b, c) ((a) * (b) + (c) + 1e-3f)",
+        r"'\w+' of the first step differs on sim and on the host",
+    ),
+    "what one compiler makes of it": (
+        "mine.c",
+        ANSWER,
+        "#ifdef __clang__\n    return loss + 1.0f;\n#endif\n" + ANSWER,
+        "",
+    ),
+    "the library without probes": (
+        "mine.c",
+        ANSWER,
+        "#ifndef GL_PROBE\n    return loss + 1.0f;\n#endif\n" + ANSWER,
+        "the loss of step 0 differs with and without probes",
+    ),
+    "the loss that the device returns": (
+        "mine.c",
+        ANSWER,
+        "#ifdef __riscv\n    return loss * 1.000001f;\n#endif\n" + ANSWER,
+        r"the golden program \(device\): the loss of step 0 is 0x",
+    ),
+    "predicting with dropout": (
+        "mine.c",
+        "    set_dropout(0);\n",
+        "    set_dropout(1);\n",
+        r"of predict\(\) is not what the model makes without dropout",
+    ),
+    "predicting on the device": (
+        "mine.c",
+        "    set_dropout(0);\n",
+        "#ifndef __riscv\n    set_dropout(0);\n#endif\n",
+        r"the golden program \(device\): the checksum of the outputs",
+    ),
+    "a setter": (
+        "mine.c",
+        "void mine_set_momentum(float value) { T_hyper[2]",
+        "void mine_set_momentum(float value) { T_hyper[1]",
+        "the setters of 'hyper'",
+    ),
+    "golden data": (
+        "main.c",
+        "expected = golden_expected[check->first + i]",
+        "expected = 9.0f + golden_expected[check->first + i]",
+        r"the golden program \(host\): it ends with status 1 and does not pass. first wrong value",
+    ),
+    "a main of the device that stops": (
+        "main.c",
+        "    GL_ALONE(report_weights());\n",
+        "    GL_ALONE(report_weights());\n"
+        '#ifdef __riscv\n    __asm__ volatile("ebreak");\n#endif\n',
+        r"the golden program \(device\): .*core \d.*main",
+    ),
+    "a main of the device that writes where it may not": (
+        "main.c",
+        "    GL_ALONE(report_weights());\n",
+        "    GL_ALONE(report_weights());\n"
+        "#ifdef __riscv\n    *(volatile int *)(uintptr_t)main = *(volatile int *)(uintptr_t)main;\n"
+        "#endif\n",
+        r"the golden program \(device\): .*main.*store at 0x1c01\w+, which this code may not write",
+    ),
+    "a main of the device that reads what nobody wrote": (
+        "main.c",
+        "int main(void)\n{\n",
+        "int main(void)\n{\n    (void)*(volatile float *)mine_input();\n",
+        r"the golden program \(device\): .*main.*load at 0x\w+, where nobody has written",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_a_build_that_differs_is_found(what: str, project: Project, verified: Run) -> None:
+    name, old, new, message = MUTATIONS[what]
+    change(project, name, old, new)
+    shipped = check_shipped(project, verified)
+    assert not shipped.passed
+    text = "\n".join(shipped.differences)
+    assert re.search(message, text), text
+
+
+def test_the_verdict_is_a_fail(project: Project) -> None:
+    """Every tensor of the simulated device is right, but its twin on the host is not."""
+    name, old, new, _ = MUTATIONS["the twin of a kernel that only the device runs"]
+    change(project, name, old, new)
+    verdict = gradlet.verify(project, steps=1, edited=True)
+    assert not verdict.passed
+    assert all(row.passed for row in verdict.tensors)
+    value = verdict.to_json()
+    assert value["bit_identical"] == {"host": True, "sim": False}
+    assert value["pass"] is False
+    assert value["differences"][0].startswith("'relu_0' of the first step differs on sim and on")
+
+
+def image(elf: bytes) -> list[tuple[int, ...] | bytes]:
+    """What is loaded, and where; debugging information has paths in it."""
+    table, count = struct.unpack_from("<I", elf, 28)[0], struct.unpack_from("<H", elf, 44)[0]
+    heads = [struct.unpack_from("<8I", elf, table + 32 * index) for index in range(count)]
+    return [part for h in heads if h[0] == 1 for part in (h[2:6], elf[h[1] : h[1] + h[4]])]
+
+
+@needs_make
+def test_make_builds_the_program_that_was_verified(project: Project, tmp_path: Path) -> None:
+    compiler = f"DEVICE_CC={sys.executable} -m ziglang cc"
+    subprocess.run(["make", "device", compiler], cwd=project.folder, check=True)
+    made = (project.folder / "build" / "golden.elf").read_bytes()
+    ours = device.build_golden(project, tmp_path / "golden.elf", probes=True).read_bytes()
+    assert image(made) == image(ours)
+    assert len(image(made)) >= 8
+
+
+@needs_make
+def test_make_and_cmake_build_the_same_bits_for_the_host(project: Project) -> None:
+    """CMake's own default is no optimization at all."""
+    folder = project.folder
+    done = subprocess.run(
+        ["make", "-s", "golden"], cwd=folder, check=True, capture_output=True, text=True
+    )
+    wanted = golden.Printed(0, done.stdout)
+    assert wanted.problem == ""
+    assert golden.run_on_host(project, default()).result == wanted.result
+    if shutil.which("cmake"):
+        for command in (["cmake", "-B", "c", "."], ["cmake", "--build", "c"]):
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        done = subprocess.run([folder / "c" / "golden"], check=True, capture_output=True, text=True)
+        assert golden.Printed(0, done.stdout).result == wanted.result
+
+
+def test_what_is_not_a_number_is_the_same_everywhere() -> None:
+    one = np.array([1.0, np.nan, np.inf], np.float32)
+    other = np.copysign(one, [1, -1, 1]).astype(np.float32)
+    assert one.tobytes() != other.tobytes()
+    assert same_array(one, other)
+    assert golden.checksum([one]) == golden.checksum([other])
+    assert not same_array(one, np.array([1.0, np.nan, -np.inf], np.float32))
+    assert not same_array(np.array([0.0]), np.array([-0.0]))
