@@ -21,7 +21,8 @@ class Analysis:
     def __init__(self, program: Program, called: Sequence[str] = ()) -> None:
         self.program = program
         self.functions: dict[tuple[int, int], Function] = {}
-        self.taken = program.pointers() | {program.address(name) for name in called}
+        self.called = {program.address(name) for name in called}
+        self.taken = program.pointers()
         start = program.address(START)
         self._needs: dict[tuple[int, int], int] = {}
         self.root = start, RA
@@ -32,7 +33,7 @@ class Analysis:
         while True:
             known = set(self.functions)
             wanted = {key for function in self.functions.values() for key in function.calls}
-            wanted |= {(address, RA) for address in self.taken}
+            wanted |= {(address, RA) for address in self.taken | self.called}
             for address, link in sorted(wanted - known):
                 found = Walk(self.program, address, link).found
                 self.functions[address, link] = found
@@ -57,11 +58,13 @@ class Analysis:
     def _calls(self, key: tuple[int, int]) -> Iterator[tuple[tuple[int, int], int]]:
         function = self.functions[key]
         yield from function.calls.items()
-        for address in sorted(self.taken):
-            if function.pointer is not None:
+        if function.pointer is not None:
+            for address in sorted(self.taken | self.called):
                 yield (address, RA), function.pointer
-            if function.marked is not None and self.functions[address, RA].is_block:
-                yield (address, RA), function.marked
+        if function.marked is not None:
+            for address in sorted(self.taken):
+                if self.functions[address, RA].is_block:
+                    yield (address, RA), function.marked
 
 
 def stack_need(elf: bytes, called: Sequence[str] = ()) -> int:
