@@ -152,5 +152,6 @@ def test_a_fault_before_a_divergence_is_one(tmp_path: Path) -> None:
     text = path.read_text()
     assert "gl_fma(hyper[1], w, g)" in text
     path.write_text(text.replace("gl_fma(hyper[1], w, g)", "gl_fma(hyper[1], w, 1.01f * g)"))
-    verdict = gradlet.verify(project, steps=6)
+    verdict = gradlet.verify(project, steps=6, edited=True)
     assert (verdict.diverged, verdict.passed) == (3, False)
+    assert verdict.first_wrong is not None

@@ -15,6 +15,7 @@ from gradlet import target as targets
 from gradlet.capture import Captured, capture
 from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
+from gradlet.capture.record import record
 from gradlet.emit.project import Project, emit, load, refuse_foreign
 from gradlet.engines import gvsoc, host, sim
 from gradlet.engines.device import fitted
@@ -25,6 +26,7 @@ from gradlet.ops.losses import LABELLED, target_of
 from gradlet.plan import Options, Plan
 from gradlet.plan import plan as plan_data
 from gradlet.recipe import Recipe
+from gradlet.recorded import Recording
 from gradlet.report import MemoryReport, memory_report
 from gradlet.report.fit import explain
 from gradlet.train import train
@@ -95,6 +97,16 @@ class Request:
             accumulate=recipe.accumulate if _is_mean(recipe) else 0,
         )
         raise DoesNotFit(text)
+
+    def recorded(self, captured: Captured, found: Plan) -> Recording:
+        """What the user's own module does in training, where there is one."""
+        if captured.module is None:
+            return Recording(absent="the model did not come as a PyTorch module")
+        recipe = self.recipe_for(captured)
+        inputs = [captured.graph.samples[name] for name in captured.graph.inputs]
+        targets = _targets(captured, recipe)
+        assert targets is not None  # a training graph has some
+        return record(captured.module, found.graph, recipe, inputs, targets)
 
     def recipe_for(self, captured: Captured) -> Recipe:
         if isinstance(self.recipe, Recipe):
@@ -167,7 +179,9 @@ def build(
         options,
         Options(buffers=buffers),
     )
-    return emit(request.plan(), folder, force=force)
+    captured = request.captured()
+    found = request.plan(captured)
+    return emit(found, folder, request.recorded(captured, found), force=force)
 
 
 def memory(
@@ -213,11 +227,14 @@ def training_graph(
     """
     if recipe is None:
         recipe = _wished(captured.defaults)
-    targets_given = captured.targets
-    if targets_given is None:
-        targets_given = _drawn_targets(captured.graph, recipe.loss)
     graph = moves_as_views(lay_out(captured.graph, layout))
-    return train(graph, recipe, targets_given)
+    return train(graph, recipe, _targets(captured, recipe))
+
+
+def _targets(captured: Captured, recipe: Recipe) -> Array | None:
+    if captured.targets is not None:
+        return captured.targets
+    return _drawn_targets(captured.graph, recipe.loss)
 
 
 def _wished(defaults: Mapping[str, Any]) -> Recipe:

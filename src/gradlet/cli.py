@@ -23,7 +23,7 @@ import gradlet
 from gradlet import cli_bench, cli_tune
 from gradlet import doctor as doctor_module
 from gradlet import target as targets
-from gradlet.api import ENGINES, Request
+from gradlet.api import ENGINES, Captured, Request
 from gradlet.capture.layout import check_layout
 from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.folder import listing
@@ -111,9 +111,12 @@ def build(
 ) -> None:
     """Turn a model into a C project that trains it."""
     refuse_foreign(output, force=force)
-    plan = _planned(options)
+    request, captured = _captured(options)
+    plan = _planned(request, captured)
+    with progress("recording what the model itself does in training"):
+        recording = request.recorded(captured, plan)
     with progress("writing the project and its golden data"):
-        project = gradlet.emit(plan, output, force=force)
+        project = gradlet.emit(plan, output, recording, force=force)
     _show(json_, _build_json(project.folder, plan), lambda: _build_table(project.folder, plan))
 
 
@@ -130,14 +133,14 @@ def memory(
 
     Also for a model that does not fit.
     """
-    report = memory_report(_planned(options, fit=False))
+    report = memory_report(_planned(*_captured(options), fit=False))
     for path, text, ours in ((csv, report.csv, is_csv), (svg, report.svg, is_svg)):
         if path is not None:
             write_output(path, text().encode(), ours, force=force)
     _show(json_, report.to_json(), lambda: print(report))
 
 
-def _planned(options: ModelOptions, *, fit: bool = True) -> Plan:
+def _captured(options: ModelOptions) -> tuple[Request, Captured]:
     check_layout(options.layout)
     request = Request(
         options.model,
@@ -152,7 +155,10 @@ def _planned(options: ModelOptions, *, fit: bool = True) -> Plan:
     )
     request.device()  # a wrong one is told at once
     with progress(f"capturing {options.model}"):
-        captured = request.captured()
+        return request, request.captured()
+
+
+def _planned(request: Request, captured: Captured, *, fit: bool = True) -> Plan:
     with progress("deriving the backward pass and planning the memory"):
         return request.plan(captured, fit=fit)
 
@@ -369,6 +375,11 @@ def _verdict_table(verdict: Verdict) -> None:
         console.print(f"step {step}: loss {computed:.7g}, PyTorch {expected:.7g}{wrong}")
     if verdict.diverged is not None:
         console.print(_divergence(verdict))
+    own = sum(row.oracle == "module" for row in verdict.tensors)
+    if verdict.no_module:
+        console.print(f"not compared with the module itself: {verdict.no_module}", markup=False)
+    elif own:
+        console.print(f"compared with the module itself: {own} losses, gradients and weights")
     wrong_row = verdict.first_wrong
     if wrong_row is not None:
         console.print(

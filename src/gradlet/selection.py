@@ -62,12 +62,13 @@ def _parts(update: str) -> list[str]:
 
 
 def _chosen(graph: Graph, names: Sequence[str], part: str) -> list[str]:
-    """A parameter or module that is called as a keyword is goes first."""
+    """`all` is all, whatever a model calls its parameters; one that is called as another keyword is
+    goes first."""
+    if part == "all":
+        return list(names)
     hits = [n for n in names if fnmatchcase(n, part) or n.startswith(part.rstrip(".") + ".")]
     if hits:
         return hits
-    if part == "all":
-        return list(names)
     if part.startswith("last:"):
         return _last(graph, part)
     if part == "biases":

@@ -61,7 +61,7 @@ def tune_project(
         answer = _search(project.plan, settings, Pool(jobs, dask), progress)
         remembered.keep(given, settings, answer)
     if answer.plan != given:
-        project = emit(Plan.loads(answer.plan), project.folder, force=force)
+        project = emit(Plan.loads(answer.plan), project.folder, project.recording, force=force)
     return Tuning(project, {**answer.report, "seconds": time.perf_counter() - begin})
 
 

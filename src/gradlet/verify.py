@@ -3,7 +3,7 @@ first step, then losses and weights over many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,11 +18,17 @@ from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
+from gradlet.recorded import compared
 from gradlet.shipped import Shipped, check_shipped
 from gradlet.tolerance import CAREFUL, Expectation, expect, first_divergence
 
 LARGE_RATE = 2.0**20
 """A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity, and nothing that is no number."""
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class TensorVerdict:
     passed: bool
 
     def to_json(self) -> dict[str, Any]:
-        value = asdict(self)
+        value = {key: finite(item) for key, item in asdict(self).items()}
         value["pass"] = value.pop("passed")
         return value
 
@@ -57,6 +63,8 @@ class Verdict:
     diverged: int | None = None
     """The step, counted from 1, that float32 cannot follow, in PyTorch either; `steps` are those
     before it."""
+    no_module: str = ""
+    """Why the run was not compared with the user's own module; '' if it was."""
     changes: tuple[str, ...] = ()
     """Files that are not as they were built."""
 
@@ -82,12 +90,21 @@ class Verdict:
             "first_wrong": wrong.to_json() if wrong else None,
             "saved": self.saved or None,
             "losses": [
-                {"computed": c, "expected": e, "tol": t, "pass": abs(c - e) <= t}
+                {
+                    "computed": finite(c),
+                    "expected": finite(e),
+                    "tol": finite(t),
+                    "pass": abs(c - e) <= t,
+                }
                 for c, e, t in self.losses
             ],
             "bit_identical": dict(self.bit_identical),
             **self.shipped.to_json(),
             "diverged": self.diverged,
+            "module_oracle": {
+                "tensors": sum(tensor.oracle == "module" for tensor in self.tensors),
+                "absent": self.no_module or None,
+            },
             "changes": list(self.changes),
         }
 
@@ -145,6 +162,7 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
         shipped,
         saved,
         None if divergence is None else divergence + 1,
+        project.recording.absent,
     )
 
 
@@ -160,14 +178,18 @@ def _judged(
     steps: int,
 ) -> tuple[list[TensorVerdict], Losses]:
     """All tensors and losses of so many steps; of none, what the first has before it overflows."""
-    rows = list(
-        _first_step(project, {**run.tensors, **recovered}, set(recovered), oracle, expected[0])
-    )
+    graph = project.plan.graph
+    expected = [_with_recovered(graph, expected[0], recovered), *expected[1:]]
+    shown = {**run.tensors, **recovered}
+    rows = list(_first_step(project, shown, oracle, expected[0]))
     if steps == 0:
         names = [row.name for row in rows]
         over = [names.index(name) for name in expected[0].overflows if name in names]
         return rows[: min(over, default=None)], ()
-    rows += _last_step(project.plan.graph, run, oracle, expected[-1], steps)
+    rows += _last_step(graph, run, oracle, expected[-1], steps)
+    for item in compared(project.recording, graph, run.loss, shown, run.states, expected):
+        label, values = f"module: {item.name}", (item.computed, item.wanted, item.tolerance)
+        rows.append(_judge(graph, item.tensor, *values, "module", label=label))
     triples = zip(run.loss, oracle.losses, expected, strict=True)
     return rows, tuple((loss, wanted, step.loss_tolerance) for loss, wanted, step in triples)
 
@@ -237,30 +259,28 @@ def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, A
     }
 
 
+def _with_recovered(graph: Graph, expected: Expectation, recovered: Collection[str]) -> Expectation:
+    """Gradients that were taken from an update are rounded once more by it."""
+    tolerances = dict(expected.tolerances)
+    for weight, name in graph.grads:
+        if name in recovered:
+            sizes = np.abs(graph.data[weight]).astype(np.float64) / LARGE_RATE
+            unit = DTYPES[graph.tensors[name].dtype].unit_roundoff
+            tolerances[name] = tolerances[name] + 2 * unit * (np.abs(expected.values[name]) + sizes)
+    return replace(expected, tolerances=tolerances)
+
+
 def _first_step(
-    project: Project,
-    computed: Mapping[str, Array],
-    recovered: set[str],
-    oracle: _Oracle,
-    expected: Expectation,
+    project: Project, computed: Mapping[str, Array], oracle: _Oracle, expected: Expectation
 ) -> Iterator[TensorVerdict]:
     """Every tensor that the run shows, in program order."""
     graph = project.plan.graph
-    unit = {name: DTYPES[t.dtype].unit_roundoff for name, t in graph.tensors.items()}
     for node in _program_order(project):
         for name in graph.producer()[node].outputs if node in graph.producer() else ():
-            if name not in computed:
-                continue
-            tolerance = expected.tolerances[name]
-            if name in recovered:  # the update rounds once more
-                weight = next(w for w, g in graph.grads if g == name)
-                weights = np.abs(graph.data[weight]).astype(np.float64)
-                tolerance = tolerance + 2 * unit[name] * (
-                    np.abs(expected.values[name]) + weights / LARGE_RATE
-                )
-            source = "torch" if name in oracle.values else "numpy"
-            wanted = oracle.values.get(name, expected.values[name])
-            yield _judge(graph, name, computed[name], wanted, tolerance, source)
+            if name in computed:
+                source = "torch" if name in oracle.values else "numpy"
+                wanted = oracle.values.get(name, expected.values[name])
+                yield _judge(graph, name, computed[name], wanted, expected.tolerances[name], source)
 
 
 def _program_order(project: Project) -> list[str]:
@@ -278,21 +298,28 @@ def _program_order(project: Project) -> list[str]:
 
 
 def _judge(
-    graph: Graph, name: str, value: Array, wanted: Array, tolerance: Array, oracle: str
+    graph: Graph,
+    tensor: str,
+    value: Array,
+    wanted: Array,
+    tolerance: Array,
+    oracle: str,
+    *,
+    label: str = "",
 ) -> TensorVerdict:
+    """One tensor of the graph; '' is one that it should have."""
     error = _errors(value, wanted).reshape(-1)
     allowed = np.broadcast_to(tolerance, np.shape(wanted)).reshape(-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(error == 0, 0.0, np.where(allowed == np.inf, 0.0, error / allowed))
     worst = int(share.argmax())
     scale = float(np.abs(wanted).max())
-    base = name.split(" ")[0]
-    node = graph.producer()[base]
+    node = graph.producer().get(tensor)
     return TensorVerdict(
-        name,
-        graph.tensors[base].role,
-        node.name,
-        node.module,
+        label or tensor,
+        graph.tensors[tensor].role if tensor else "updated",
+        node.name if node else "",
+        node.module if node else "",
         oracle,
         float(error.max()),
         float(error.max() / scale) if scale else float(error.max()),
@@ -322,11 +349,12 @@ def _last_step(
         if old in oracle.weights[-1]:  # weights, and states of the forward pass
             row = _judge(
                 graph,
-                f"{new} after step {steps}",
+                new,
                 run.states[-1][old],
                 oracle.weights[-1][old],
                 expected.tolerances[new],
                 "torch",
+                label=f"{new} after step {steps}",
             )
             rows.append(row)
     return rows

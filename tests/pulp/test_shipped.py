@@ -16,7 +16,7 @@ from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.compiler import default
+from gradlet.compiler import available, default
 from gradlet.emit.project import Project
 from gradlet.engines import device, golden, sim
 from gradlet.engines.model import Run
@@ -195,6 +195,14 @@ def test_make_and_cmake_build_the_same_bits_for_the_host(project: Project) -> No
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
         done = subprocess.run([folder / "c" / "golden"], check=True, capture_output=True, text=True)
         assert golden.Printed(0, done.stdout).result == wanted.result
+
+
+@pytest.mark.parametrize("name", [compiler.name for compiler in available()])
+def test_every_compiler_builds_the_golden_program(name: str, project: Project) -> None:
+    (compiler,) = (compiler for compiler in available() if compiler.name == name)
+    printed = golden.run_on_host(project, compiler)
+    assert printed.problem == ""
+    assert printed.result == golden.run_on_device(project).result
 
 
 def test_what_is_not_a_number_is_the_same_everywhere() -> None:

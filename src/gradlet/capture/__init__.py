@@ -169,8 +169,9 @@ def _from_module(module: Any, inputs: Any, targets: Any, batch: int | None, name
     graph = capture_module(module, inputs, name=name, batch=batch)
     size = graph.tensors[graph.inputs[0]].shape[0]
     if targets is None:
-        return Captured(graph)
-    return Captured(graph, stack_batches(np.asarray(targets), size, "the targets"))
+        return Captured(graph, module=module)
+    stacked = stack_batches(np.asarray(targets), size, "the targets")
+    return Captured(graph, stacked, module=module)
 
 
 def _with_data(captured: Captured, path: Path) -> Captured:

@@ -23,12 +23,14 @@ class Captured:
     """A model as a front end saw it.
 
     targets has one leading index per micro-batch; defaults are the model's own wishes for
-    training (loss, lr, ...), which the command line may overrule.
+    training (loss, lr, ...), which the command line may overrule. module is the user's own, if
+    the model came as one.
     """
 
     graph: Graph
     targets: Array | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    module: Any = field(default=None, compare=False)
 
 
 class Unsupported(GradletError):

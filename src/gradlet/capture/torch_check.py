@@ -87,12 +87,19 @@ def copied(module: Any) -> Any:
     return copy.deepcopy(module, computed)
 
 
+def same_epsilon(module: Any) -> None:
+    """In double precision what it is in single, where the default depends on the dtype."""
+    torch = require_torch()
+    for part in module.modules():
+        if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
+            part.eps = torch.finfo(torch.float32).eps
+
+
 def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:
     torch = require_torch()
     module = copied(module).double().cpu()
+    same_epsilon(module)
     for part in module.modules():
-        if isinstance(part, torch.nn.RMSNorm) and part.eps is None:
-            part.eps = torch.finfo(torch.float32).eps  # the default depends on the dtype
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):
             part.eval()
     inputs = [v.detach().double() if v.dtype.is_floating_point else v for v in examples]

@@ -15,7 +15,7 @@ import jinja2
 import numpy as np
 
 import gradlet
-from gradlet import kernels
+from gradlet import kernels, recorded
 from gradlet.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
 from gradlet.dtypes import DTYPES
 from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
@@ -32,7 +32,9 @@ from gradlet.ops.dropout import STATE as DROPOUT
 from gradlet.ops.optimizer import optimizer_of
 from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.plan.parts import parts
+from gradlet.recorded import Recording
 
+NOT_RECORDED = "the project was made from a plan, without its module"
 PLAN = "plan.json"
 BUILT = ("kernels/*.c",)
 """What the Makefile builds whether we wrote it or not."""
@@ -54,21 +56,35 @@ class Project:
         return value
 
     @property
+    def recording(self) -> Recording:
+        """What the user's own module did in training, when the project was built."""
+        try:
+            return Recording.loads((self.folder / recorded.FILE).read_bytes())
+        except FileNotFoundError:
+            return Recording(absent=f"the project has no {recorded.FILE}; build it again")
+
+    @property
     def changes(self) -> tuple[str, ...]:
         """How the folder differs, at this moment, from what was built of the plan."""
         found = changes(self.folder, BUILT)
-        recorded = contents(self.folder).recorded.get(PLAN)
-        same = recorded == hashlib.sha256(_plan_text(self.plan).encode()).hexdigest()
+        built = contents(self.folder).recorded.get(PLAN)
+        same = built == hashlib.sha256(_plan_text(self.plan).encode()).hexdigest()
         return found if same else (*found, f"{PLAN} (of another build)")
 
 
 def emit(
-    plan: Plan, folder: Path, *, force: bool = False, expected: Golden | None = None
+    plan: Plan,
+    folder: Path,
+    recording: Recording | None = None,
+    *,
+    force: bool = False,
+    expected: Golden | None = None,
 ) -> Project:
     """Write the project. A folder that is not an earlier project of ours is left alone, and so are
-    files that were edited, unless forced. expected: golden data, if not those of the reference."""
+    files that were edited, unless forced. The recording is what the user's own module did, expected
+    the golden data, if not those of the reference."""
     refuse_foreign(folder, force=force)
-    files = project_files(plan, expected)
+    files = project_files(plan, recording or Recording(absent=NOT_RECORDED), expected)
     try:
         write_folder(folder, files, force=force)
     except OSError as error:
@@ -109,7 +125,9 @@ def refuse_foreign(folder: Path, *, force: bool = False) -> None:
     replaceable(folder, force=force)
 
 
-def project_files(plan: Plan, expected: Golden | None = None) -> dict[str, bytes]:
+def project_files(
+    plan: Plan, recording: Recording, expected: Golden | None = None
+) -> dict[str, bytes]:
     """Every file of the project, by path: texts as UTF-8, anything else as it is."""
     view = _view(plan, expected or golden(plan))
     prefix = plan.prefix
@@ -132,6 +150,7 @@ def project_files(plan: Plan, expected: Golden | None = None) -> dict[str, bytes
         "CMakeLists.txt": _render("CMakeLists.txt", view),
         "README.md": _render("README.md", view),
         PLAN: _plan_text(plan),
+        recorded.FILE: recording.dumps(),
     }
     for kernel in used:
         files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix)

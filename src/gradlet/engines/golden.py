@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradlet.compiler import Compiler, build_executable
+from gradlet.compiler import Compiler, build_executable, build_library
 from gradlet.emit.golden import sample_count
 from gradlet.emit.project import Project
 from gradlet.engines.device import GOLDEN, build_golden
@@ -32,6 +33,9 @@ SUM = re.compile(r"^checksum of (\w+): 0x([0-9a-f]{8})$", flags=re.MULTILINE)
 PASSED = re.compile(r"^\d+ values of \d+ tensors checked: PASS$", flags=re.MULTILINE)
 NAN = 0x7FC00000
 PRIME = 16777619
+LOAD = (sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).main())")
+"""Starts main() of a library. With ziglang alone a program of its own would need a libc, which it
+compiles anew: so the same objects are run in a process that has one."""
 SECONDS = 3600
 """A program for the host that takes longer hangs."""
 
@@ -85,8 +89,9 @@ def run_on_host(project: Project, compiler: Compiler) -> Printed:
     folder, prefix = project.folder, project.plan.prefix
     changing = [folder / GOLDEN, folder / f"{prefix}.c"]
     defines = [f"GL_CORES={project.plan.target.cores}", "GL_PROBE"]
+    build, start = (build_library, LOAD) if compiler.name == "ziglang" else (build_executable, ())
     with tempfile.TemporaryDirectory(prefix="gradlet-") as scratch:
-        program = build_executable(
+        program = build(
             [*changing, folder / "weights.c", *sorted((folder / "kernels").glob("*.c"))],
             Path(scratch) / "golden",
             include=[folder],
@@ -95,7 +100,7 @@ def run_on_host(project: Project, compiler: Compiler) -> Printed:
         )
         try:
             done = subprocess.run(
-                [str(program)], capture_output=True, text=True, check=False, timeout=SECONDS
+                [*start, str(program)], capture_output=True, text=True, check=False, timeout=SECONDS
             )
         except subprocess.TimeoutExpired:
             return Printed(-1, "", f"it is not done after {SECONDS} seconds")

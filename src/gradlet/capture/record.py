@@ -1,0 +1,273 @@
+"""Trains the user's own module for a few steps: eager, in float64, by torch.nn and torch.optim.
+
+The module is copied first, and PyTorch's settings are as before afterwards. Whatever goes wrong
+here, a build goes on; the recording then says why it is none.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradlet.capture.record_modes import Narrow, Refused, our_dropout, watched
+from gradlet.capture.torch_check import copied, plain_attention, same_epsilon
+from gradlet.extras import require_torch
+from gradlet.graph import Array, Graph
+from gradlet.recipe import Recipe
+from gradlet.recorded import Recording
+from gradlet.reference import run_reference
+
+STEPS = 3
+
+
+def own_name(graph: Graph, name: str) -> str:
+    return name
+
+
+def record(
+    module: Any, graph: Graph, recipe: Recipe, inputs: Sequence[Array], targets: Array
+) -> Recording:
+    """What the module does with these micro-batches. Of the training graph only the names of what
+    is trained are used, and where their elements lie."""
+    try:
+        return _recorded(module, graph, recipe, inputs, targets)
+    except Refused as error:
+        return Recording(absent=str(error))
+    except (Exception, SystemExit) as error:  # whatever a module does, the build is none the worse
+        line = (str(error).splitlines() or [""])[0]
+        return Recording(absent=f"it cannot be trained apart: {type(error).__name__}: {line}")
+
+
+def _recorded(
+    module: Any, graph: Graph, recipe: Recipe, inputs: Sequence[Array], targets: Array
+) -> Recording:
+    """In float64, unless the module computes some of it in float32: then its constants are what
+    single precision makes of them, in the program as well."""
+    try:
+        with _settings(double=True):
+            recording = _Recorder(module, graph, recipe, double=True).run(inputs, targets)
+    except Narrow:
+        recording = None
+    if recording is not None and _same_constants(recording, graph):
+        return recording
+    with _settings(double=False):
+        return _Recorder(module, graph, recipe, double=False).run(inputs, targets)
+
+
+def _same_constants(recording: Recording, graph: Graph) -> bool:
+    """Whether the first loss is that of the graph, in double precision."""
+    expected = next(iter(run_reference(graph, 1))).loss
+    return bool(abs(recording.losses[0] - expected) <= 1e-9 * abs(expected))
+
+
+@contextmanager
+def _settings(*, double: bool) -> Iterator[None]:
+    """Tensors that a forward pass makes are as wide as all others; nothing is left changed."""
+    torch = require_torch()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if double else torch.float32)
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+            warnings.simplefilter("ignore")
+            with plain_attention(), redirect_stdout(sys.stderr), np.errstate(all="ignore"):
+                yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A parameter of the graph: what of the module's it holds, element by element."""
+
+    name: str
+    path: str
+    places: Array
+    leaf: Any
+
+
+class _Recorder:
+    def __init__(self, module: Any, graph: Graph, recipe: Recipe, *, double: bool) -> None:
+        torch = require_torch()
+        self.graph, self.recipe = graph, recipe
+        self.dtype, self.single = (torch.float64 if double else torch.float32), not double
+        self.module = copied(module).to(self.dtype).cpu()
+        same_epsilon(self.module)
+        every = dict(self.module.named_parameters(remove_duplicate=False))
+        first = {id(p): path for path, p in self.module.named_parameters()}
+        self.paths = {path: first[id(p)] for path, p in every.items()}
+        self.trained = list(self._chosen(every))
+
+    def _chosen(self, every: Mapping[str, Any]) -> Iterator[_Trained]:
+        """What the graph trains; with update=all also what it should."""
+        setters = {n.inputs[1]: n for n in self.graph.nodes if n.op == "set_rows"}
+        seen = set()
+        for name in self.graph.trained:
+            setter = setters.get(name)
+            whole = setter.inputs[0] if setter else name
+            path = own_name(self.graph, whole)
+            if path not in every:
+                raise Refused(f"the module has no parameter '{path}', which the program trains")
+            value = every[path].detach()
+            places = self._places(whole, value.numel())
+            label = self.paths[path]
+            if setter:
+                begin, rows = int(setter.attrs["begin"]), self.graph.tensors[name].shape[0]  # type: ignore[arg-type]
+                places = places.reshape(self.graph.tensors[whole].shape)[begin : begin + rows]
+                label = f"{label}[{begin}:{begin + rows}]"
+            leaf = value.reshape(-1)[places.reshape(-1)].clone().requires_grad_(True)
+            seen.add(self.paths[path])
+            yield _Trained(label, self.paths[path], places.reshape(-1), leaf)
+        for path, parameter in every.items() if self.recipe.update == "all" else ():
+            if self.paths[path] == path and path not in seen and parameter.requires_grad:
+                leaf = parameter.detach().reshape(-1).clone().requires_grad_(True)
+                yield _Trained(path, path, np.arange(leaf.numel()), leaf)
+
+    def _places(self, name: str, size: int) -> Array:
+        """Where in the module's tensor the elements of the graph's are."""
+        places: Array = np.arange(size)
+        if name in self.graph.stored:
+            view, order = self.graph.stored[name]
+            places = places.reshape(view).transpose(order)
+        return places.reshape(-1)
+
+    def run(self, inputs: Sequence[Array], targets: Array) -> Recording:
+        torch = require_torch()
+        batches = [[self._tensor(v) for v in value] for value in (*inputs, targets)]
+        optimizer = self._optimizer()
+        losses: list[float] = []
+        after: list[dict[str, Array]] = []
+        gradients: dict[str, Array] = {}
+        fed = 0
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            total = 0.0
+            for _ in range(self.recipe.accumulate):
+                *given, target = (values[fed % len(values)] for values in batches)
+                loss = self._loss(self._forward(given, fed), target)
+                found = torch.autograd.grad(
+                    loss / self.recipe.accumulate,
+                    [trained.leaf for trained in self.trained],
+                    allow_unused=True,
+                )
+                for trained, gradient in zip(self.trained, found, strict=True):
+                    old, new = trained.leaf.grad, gradient
+                    trained.leaf.grad = new if old is None else old if new is None else old + new
+                total += float(loss)
+                fed += 1
+            if not losses:
+                gradients = {
+                    trained.name: gradient.numpy().copy()
+                    for trained, gradient in zip(self.trained, found, strict=True)
+                    if gradient is not None
+                }
+            self._clip()
+            optimizer.step()
+            losses.append(total / self.recipe.accumulate)
+            after.append(self._state())
+        return self._recording(losses, gradients, after)
+
+    def _tensor(self, value: Array) -> Any:
+        tensor = require_torch().from_numpy(np.array(value))
+        return tensor.to(self.dtype) if tensor.dtype.is_floating_point else tensor.long()
+
+    def _forward(self, given: Sequence[Any], fed: int) -> Any:
+        """The module, with what is trained in the place of its parameters."""
+        torch = require_torch()
+        parameters = dict(self.module.named_parameters())
+        values: dict[str, Any] = {}
+        for trained in self.trained:
+            start = values.get(trained.path, parameters[trained.path].detach())
+            places = torch.from_numpy(trained.places)
+            whole = start.reshape(-1).index_copy(0, places, trained.leaf).reshape(start.shape)
+            values[trained.path] = whole
+        fixed = {k: p.detach() for k, p in parameters.items() if k not in values}
+        with our_dropout(fed), watched(single=self.single):
+            result = torch.func.functional_call(self.module, {**fixed, **values}, tuple(given))
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        (output,) = (output for output in outputs if output is not None)
+        return output
+
+    def _loss(self, output: Any, target: Any) -> Any:
+        torch, recipe = require_torch(), self.recipe
+        nn, reduction = torch.nn, {"reduction": recipe.reduction}
+
+        def weights(values: Sequence[float]) -> Any:
+            return (
+                torch.tensor(np.asarray(values, np.float32), dtype=output.dtype) if values else None
+            )
+
+        labelled = {**reduction, "ignore_index": recipe.ignore_index}
+        if recipe.loss in ("cross_entropy", "nll"):
+            labelled["weight"] = weights(recipe.class_weights)
+        if recipe.loss == "cross_entropy":
+            smoothing = recipe.label_smoothing
+            return nn.CrossEntropyLoss(label_smoothing=smoothing, **labelled)(output, target)
+        if recipe.loss == "nll":
+            return nn.NLLLoss(**labelled)(output, target)
+        if recipe.loss == "huber":
+            return nn.HuberLoss(delta=recipe.delta, **reduction)(output, target)
+        if recipe.loss == "smooth_l1":
+            return nn.SmoothL1Loss(beta=recipe.delta, **reduction)(output, target)
+        if recipe.loss == "bce_with_logits":
+            positive = weights(recipe.pos_weight)
+            return nn.BCEWithLogitsLoss(pos_weight=positive, **reduction)(output, target)
+        plain = {"mse": nn.MSELoss, "l1": nn.L1Loss}
+        if recipe.loss not in plain:
+            raise Refused(f"PyTorch has no loss '{recipe.loss}' to compare with")
+        return plain[recipe.loss](**reduction)(output, target)
+
+    def _optimizer(self) -> Any:
+        """With the settings as the program has them: in single precision."""
+        optim, recipe = require_torch().optim, self.recipe
+        leaves = [trained.leaf for trained in self.trained]
+        names = ("lr", "weight_decay", "momentum", "beta1", "beta2", "eps")
+        value = {name: float(np.float32(getattr(recipe, name))) for name in names}
+        common = {"lr": value["lr"], "weight_decay": value["weight_decay"]}
+        if recipe.optimizer == "sgd":
+            momentum = value["momentum"]
+            return optim.SGD(leaves, momentum=momentum, nesterov=recipe.nesterov, **common)
+        betas = (value["beta1"], value["beta2"])
+        kind = {"adam": optim.Adam, "adamw": optim.AdamW}[recipe.optimizer]
+        return kind(leaves, betas=betas, eps=value["eps"], **common)
+
+    def _clip(self) -> None:
+        utils, recipe = require_torch().nn.utils, self.recipe
+        leaves = [trained.leaf for trained in self.trained]
+        if recipe.clip_norm:
+            utils.clip_grad_norm_(leaves, float(np.float32(recipe.clip_norm)))
+        if recipe.clip_value:
+            utils.clip_grad_value_(leaves, float(np.float32(recipe.clip_value)))
+
+    def _state(self) -> dict[str, Array]:
+        """Parameters, and the buffers that the graph replaces, as they lie in the program."""
+        state = {t.name: t.leaf.detach().numpy().copy() for t in self.trained}
+        buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        for old, _ in self.graph.updates:
+            path = own_name(self.graph, old)
+            if self.graph.tensors[old].role == "state" and path in buffers:
+                places = self._places(old, buffers[path].numel())
+                state[path] = buffers[path].detach().numpy().reshape(-1)[places].astype(np.float64)
+        return state
+
+    def _recording(
+        self, losses: list[float], gradients: Mapping[str, Array], after: list[dict[str, Array]]
+    ) -> Recording:
+        known = {t.name: name for t, name in zip(self.trained, self.graph.trained, strict=False)}
+        start = dict(self.module.named_parameters())
+        tensors = {}
+        for name in after[0]:
+            tensors[name] = known.get(name, name)
+        idle = {
+            t.name
+            for t in self.trained[len(self.graph.trained) :]
+            if (start[t.path].detach().reshape(-1) == t.leaf.detach()).all()
+        }
+        tensors |= {t.name: "" for t in self.trained[len(self.graph.trained) :]}
+        kept = tuple({n: v for n, v in values.items() if n not in idle} for values in after)
+        return Recording(tuple(losses), gradients, kept, tensors, self.single)
