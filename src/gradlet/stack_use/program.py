@@ -46,6 +46,7 @@ class Program:
             if section.kind == 2:
                 self._read_symbols(section)
         self.named = frozenset(filter(self.is_code, self.labels.values()))
+        self.table_words = self._table_words()
 
     def _section(self, at: int) -> Section:
         name, kind, flags, address, offset, size, link = struct.unpack_from("<7I", self.data, at)
@@ -95,16 +96,24 @@ class Program:
         start = max(before, default=0)
         return f"{self.functions.get(start, 'address 0')}+{address - start:#x}"
 
-    def pointers(self) -> set[int]:
-        """Words of tables that are functions. Weights and golden data are no tables."""
+    def _table_words(self) -> set[int]:
+        """Words of tables that are addresses of code. Weights and golden data are no tables."""
         found = set()
         for section in self.sections:
             if section.kind == 1 and section.name in TABLES:
                 first = section.address + (-section.address) % 4
                 for at in range(first, section.address + section.size - 3, 4):
-                    (word,) = struct.unpack_from(
-                        "<I", self.data, section.offset + at - section.address
-                    )
-                    if word in self.named and not any(at in numbers for numbers in self.numbers):
+                    place = section.offset + at - section.address
+                    (word,) = struct.unpack_from("<I", self.data, place)
+                    if self.is_code(word) and not any(at in numbers for numbers in self.numbers):
                         found.add(word)
         return found
+
+    def pointers(self) -> set[int]:
+        """Functions that stand in tables."""
+        return self.table_words & self.named
+
+    def cases(self, start: int) -> set[int]:
+        """Places within a function that stand in tables, as for a switch."""
+        end = min((f for f in self.functions if f > start), default=1 << 32)
+        return {word for word in self.table_words - self.named if start < word < end}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from .decode import SP, Step, decode
+from .decode import RA, SP, Step, decode
 from .program import Program, StackError
 
 FEW = 4
+SAVED = (0, 8, 9, *range(18, 28))
+"""Registers that functions leave as they were."""
 DEEPEST, WORD = 1 << 16, 1 << 32
 
 
@@ -92,7 +94,8 @@ class Walk:
                 return
             case "call":
                 self._call(at, self._targets(step, place), step.rd, place)
-                place = replace(place, known={0: place.known[0]})
+                kept = SAVED if at not in self.program.marks and step.rd == RA else (0,)
+                place = replace(place, known={r: v for r, v in place.known.items() if r in kept})
             case "loop":
                 self._loop(at, step)
             case "alloca" if place.sp == "stack":
@@ -119,7 +122,7 @@ class Walk:
         outside = {t for t in targets if t in self.program.functions and t != self.start}
         if outside or not targets:
             self._call(at, frozenset(outside), self.link, place)
-        for target in targets - outside:
+        for target in targets - outside if targets else self.program.cases(self.start):
             yield target, place
 
     def _call(self, at: int, targets: frozenset[int], link: int, place: Place) -> None:
