@@ -9,9 +9,10 @@ from pathlib import Path
 from gradlet.cache import scratch_folder
 from gradlet.compiler import build_program, zig
 from gradlet.emit.golden import made_up
-from gradlet.emit.project import RUNTIME, STARTUP, Project, emit
+from gradlet.emit.project import RUNTIME, STARTUP, Project, project_files
 from gradlet.errors import GradletError
 from gradlet.plan.model import Plan
+from gradlet.recorded import Recording
 from gradlet.sim.elf import Symbols
 from gradlet.stack_use import StackError, reserved_for, stack_need
 from gradlet.target import Target
@@ -117,8 +118,10 @@ def program_needs(plan: Plan) -> Needs:
     roomy = [replace(m, size=ROOMY * m.size) if m == home else m for m in target.memories]
     with scratch_folder() as folder:
         wide = replace(plan, target=replace(target, memories=tuple(roomy)))
-        project = emit(wide, folder / "project", expected=made_up(plan))
-        main = project.folder / GOLDEN
+        for name, content in project_files(wide, Recording(), made_up(plan)).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        project, main = Project(folder, wide), folder / GOLDEN
         shipped = _linked(project, main, folder / "shipped.elf", ["GL_PROBE"])
         plain = _linked(project, main, folder / "plain.elf", [])
         stack = max(stack_bytes(shipped), stack_bytes(plain))
