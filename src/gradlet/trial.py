@@ -89,6 +89,7 @@ def _program(used: Sequence[Kernel], target: Target, shift: int) -> bytes:
             script=folder / "link.ld",
             include=[folder, RUNTIME],
             defines=dict.fromkeys(changing, defines),
+            unused=True,
         )
         return elf.read_bytes()
 

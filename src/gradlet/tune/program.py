@@ -134,5 +134,6 @@ def _build(functions: Sequence[Function], target: Target) -> bytes:
             script=folder / "link.ld",
             include=[folder, RUNTIME],
             defines=dict.fromkeys([*changing, calls], defines),
+            unused=True,
         )
         return elf.read_bytes()
