@@ -10,7 +10,7 @@ from gradlet.cache import scratch_folder
 from gradlet.compiler import build_program, zig
 from gradlet.emit.golden import made_up
 from gradlet.emit.project import RUNTIME, STARTUP, Project, project_files
-from gradlet.errors import GradletError
+from gradlet.errors import GradletError, InternalError
 from gradlet.plan.model import Plan
 from gradlet.recorded import Recording
 from gradlet.sim.elf import Symbols
@@ -80,9 +80,7 @@ def stack_bytes(elf: Path, called: Sequence[str] = ()) -> int:
     try:
         return reserved_for(stack_need(elf.read_bytes(), called))
     except StackError as error:
-        raise GradletError(
-            f"internal error: the stack of {elf.name} has no bound: {error}"
-        ) from None
+        raise InternalError(f"the stack of {elf.name} has no bound: {error}") from None
 
 
 def _linked(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
