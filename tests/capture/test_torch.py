@@ -99,6 +99,20 @@ def with_nan() -> nn.Module:
     return nn.Sequential(layer)
 
 
+class Decaying(nn.Module):
+    """Writes to its own buffer: the next step computes with another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("share", torch.ones(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.share[0].mul_(0.9)
+        y: Tensor = self.layer(x * self.share)
+        return y
+
+
 REFUSALS: dict[str, tuple[Any, Any, str]] = {
     "dynamic shape": (Dynamic, torch.randn(3, 4), "depends on the data"),
     "control flow": (Branch, torch.randn(3, 4), "torch.export cannot trace"),
@@ -115,6 +129,7 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
         torch.zeros(2, 3, dtype=torch.long),
         r"relu.*'input' holds integers; floating point is needed",
     ),
+    "a buffer that changes": (Decaying, torch.randn(2, 3), "changes 'share' of the model"),
     "no tensor": (lambda: nn.Linear(3, 2), "x", "tensors are needed"),
     "no sample": (lambda: nn.Linear(3, 2), torch.randn(0, 3), "no samples"),
     "no module": (lambda: 3, torch.randn(2, 3), "not an nn.Module"),
@@ -214,3 +229,23 @@ def test_weights_left_to_chance_are_the_same_every_time(tmp_path: Path) -> None:
     one, other = (gradlet.capture(f"{path}:Net", input_shape=[3]).graph for _ in range(2))
     assert all((one.data[name] == other.data[name]).all() for name in one.data)
     assert (torch.random.get_rng_state() == before).all()
+
+
+class Scaled(nn.Module):
+    """A parameter times a buffer of one number, which is no short decimal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("scale", torch.tensor([0.1]) * 1.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x * self.weight * self.scale
+        return y
+
+
+def test_a_stored_number_is_the_one_that_the_module_has() -> None:
+    """float32 has 0.13 as 0.12999999523: the module computes with that, in float64 as well."""
+    graph = gradlet.capture(Scaled(), (torch.randn(2, 3),)).graph
+    slopes = [node.attrs["slope"] for node in graph.nodes if node.op == "affine"]
+    assert slopes == [float(np.float32(0.1) * np.float32(1.3))]

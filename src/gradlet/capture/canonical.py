@@ -5,7 +5,8 @@ transposed right factor becomes a layout, a bias that is added to a product goes
 depends on constants is a constant, and a constant number is no operand. Parameters stay as they are
 stored, except those in `turn`: right factors among them are kept as [out, in], as a linear layer
 has them. That is for files in which an exporter, or a framework that stores [in, out], has
-transposed them.
+transposed them. With `decimals` a number that is stored as float32 stands for the shortest decimal
+that rounds to it: a file has no other way to say 0.1, which a module computes with in float64.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from gradlet.ops import OPS
 from gradlet.ops.base import ints
 
 
-def canonical(graph: Graph, *, turn: Collection[str] = ()) -> Graph:
+def canonical(graph: Graph, *, turn: Collection[str] = (), decimals: bool = False) -> Graph:
     """The same forward program in the one spelling; tensors are numbered anew."""
     while True:
-        simpler = _Pass(graph, turn).run()
+        simpler = _Pass(graph, turn, decimals).run()
         if simpler == graph:
             break
         graph = simpler
@@ -48,8 +49,9 @@ def moves_as_views(graph: Graph) -> Graph:
 class _Pass:
     """Writes a graph once more, line by line, in front of what stands already."""
 
-    def __init__(self, graph: Graph, turn: Collection[str]) -> None:
+    def __init__(self, graph: Graph, turn: Collection[str], decimals: bool) -> None:
         self.graph = graph
+        self.decimals = decimals
         self.builder = GraphBuilder(graph.name)
         self.names: dict[str, str] = {}  # tensor of the old graph -> tensor of the new one
         self.made_by: dict[str, int] = {}  # tensor of the new graph -> index of its node
@@ -103,10 +105,7 @@ class _Pass:
         return self._emit(node, inputs)
 
     def _number(self, node: Node, inputs: list[str]) -> str | None:
-        """Arithmetic with a constant number, which some files keep as a tensor, needs no operand.
-
-        Of all that round to the stored number, the shortest decimal is what a model said.
-        """
+        """Arithmetic with a constant number, which files keep as a tensor, needs no operand."""
         for slot in (1, 0):
             x, number = inputs[1 - slot], inputs[slot]
             constant, shape = self.builder.tensors[number], self.builder.tensors[x].shape
@@ -116,7 +115,8 @@ class _Pass:
                 or len(constant.shape) > len(shape)
             ):
                 continue
-            c = float(str(self.builder.data[number].reshape(-1)[0]))
+            stored = self.builder.data[number].reshape(-1)[0]
+            c = float(str(stored) if self.decimals else stored)
             if node.op == "div" and (slot == 0 or c == 0):
                 continue
             slope = {"mul": c, "div": 1 / c if c else 0.0, "sub": 2.0 * slot - 1}.get(node.op, 1.0)

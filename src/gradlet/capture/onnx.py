@@ -65,7 +65,7 @@ def _imported(file: OnnxFile) -> Graph:
     if file.fixed is not None:
         _check_outputs(graph, file)
     turn = [name for name, value in importer.origin.items() if not file.is_own(value)]
-    return canonical(graph, turn=turn)
+    return canonical(graph, turn=turn, decimals=True)
 
 
 def _check_outputs(graph: Graph, file: OnnxFile) -> None:

@@ -128,6 +128,7 @@ class _TorchImporter(GraphImporter):
         self.casts = any(str(n.target).startswith("aten.to.") for n in program.graph.nodes)
         self.aliases = Aliases(list(program.graph.nodes))
         self._owners: dict[tuple[Any, ...], str] = {}
+        self._kept: dict[str, str] = {}  # parameters and buffers, which last from step to step
 
     def walk(self) -> None:
         self._externals()
@@ -148,6 +149,7 @@ class _TorchImporter(GraphImporter):
             if kind == "USER_INPUT":
                 self._input(node)
             else:
+                self._kept[node.name] = specs[node.name].target
                 self.names[node.name] = self._stored(specs[node.name].target, kind)
                 if kind != "PARAMETER":
                     self.known.learn(node.name, self._value(specs[node.name].target))
@@ -187,7 +189,10 @@ class _TorchImporter(GraphImporter):
         args = _positional(node)
         self._refuse_dynamic(node)
         shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
-        if _counts(node, args) or "_assert" in target or self.known.fold(node):
+        if _counts(node, args) or "_assert" in target:
+            return
+        self._refuse_lasting_change(target, args, shapes)
+        if self.known.fold(node):
             return
         if (kind := _narrow(node)) and not _narrow(args[0] if args else None):
             reason = f"it rounds to {kind}; float32 is supported, so leave out the conversion"
@@ -201,6 +206,18 @@ class _TorchImporter(GraphImporter):
         self.aliases.note(node, target, args[0] if args else None)
         if in_place(target) and result is not None:
             self._overwrite(node, target, shapes)
+
+    def _refuse_lasting_change(
+        self, target: str, args: Sequence[Any], shapes: Sequence[str]
+    ) -> None:
+        """What a module writes to its own buffers would have to last until the next step."""
+        first = getattr(args[0], "name", "") if args else ""
+        if in_place(target) and (owner := self._kept.get(self.aliases.family.get(first, first))):
+            reason = (
+                f"it changes '{owner}' of the model at every step; only the running statistics of "
+                "norms may change. Compute with a copy: .clone()"
+            )
+            self.missing.note(self.module, target, shapes, f"not supported: {reason}")
 
     def _overwrite(self, node: Any, target: str, shapes: Sequence[str]) -> None:
         if stale := self.aliases.stale(node):
