@@ -15,7 +15,6 @@ import os
 import platform
 import shlex
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -140,12 +139,11 @@ def _report(error: BaseException, options: dict[str, Any]) -> Path | None:
     text = "\n".join(_report_lines(error, options))
     data = text.encode("utf-8", "backslashreplace")
     name = f"gradlet-report-{hashlib.sha256(data).hexdigest()[:12]}.txt"
-    for known in (True, False):
-        with contextlib.suppress(OSError, RuntimeError, GradletError):
-            folder = cache_folder() / "reports" if known else Path(tempfile.gettempdir())
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-            return folder / name
+    with contextlib.suppress(OSError, RuntimeError, GradletError):
+        folder = cache_folder() / "reports"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+        return folder / name
     return None
 
 
