@@ -295,6 +295,14 @@ def test_what_cannot_be_finished_is_judged_by_its_hashes(
     assert snapshot(folder) == NEW, "the exchange was the last step that mattered"
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"old": 3}', '{"old": {}}'])
+def test_a_damaged_journal_is_told(text: str, folder: Path, tmp_path: Path) -> None:
+    put(tmp_path / ".p.gradlet", {"journal.json": text.encode(), "new/main.c": b"?"})
+    with pytest.raises(GradletError, match=r"journal.json is damaged. Delete it"):
+        recover(folder)
+    assert snapshot(folder) == OLD
+
+
 def test_a_users_folder_with_the_name_of_ours(folder: Path, tmp_path: Path) -> None:
     put(tmp_path / ".p.gradlet", {"precious": b"mine"})
     write_folder(folder, NEW)

@@ -19,12 +19,13 @@ from gradlet.capture.record import record
 from gradlet.emit.install import refuse_foreign
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import gvsoc, host, sim
-from gradlet.engines.device import needed_code
+from gradlet.engines.device import fitted
 from gradlet.engines.model import Run
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Array, Graph
 from gradlet.ops.losses import LABELLED, target_of
-from gradlet.plan import Options, Plan, plan
+from gradlet.plan import Options, Plan
+from gradlet.plan import plan as plan_data
 from gradlet.recipe import Recipe
 from gradlet.recorded import Recording
 from gradlet.report import MemoryReport, memory_report
@@ -65,34 +66,33 @@ class Request:
     planning: Options = field(default_factory=Options)
     code: int = 0
     """Bytes of the program, if they are known to be more than the target sets aside."""
+    stack: int = 0
+    """Bytes of the stack of a core, if they are known to be others than the target sets aside."""
 
     def device(self, **memories: str | int) -> targets.Target:
         sizes = {**self.memories, **memories}
         device = targets.load(self.target, cores=self.cores, sizes=sizes)
-        return replace(device, code=max(device.code, self.code))
+        stack = self.stack or device.stack
+        return replace(device, code=max(device.code, self.code), stack=stack)
 
     def captured(self) -> Captured:
         return capture(self.model, **self.capture_options)
 
     def plan(self, captured: Captured | None = None, *, fit: bool = True) -> Plan:
         """Raises DoesNotFit with what would, unless the fit does not matter."""
-        device = self.device()
         captured = captured or self.captured()
+        return fitted(partial(self._planned, captured, fit=fit), self.device())
+
+    def _planned(self, captured: Captured, device: targets.Target, *, fit: bool) -> Plan:
+        """For this very device."""
         recipe = self.recipe_for(captured)
         graph = training_graph(captured, recipe, layout=self.layout)
-        try:
-            found = plan(graph, device, prefix=self.prefix, options=self.planning, fit=fit)
-        except DoesNotFit:
-            looked_at = plan(graph, device, prefix=self.prefix, options=self.planning, fit=False)
-        else:
-            fits = all(map(found.fits, device.memories))
-            code = needed_code(found) if fits else 0
-            if code <= device.code:
-                return found
-            return replace(self, code=code).plan(captured, fit=fit)
+        found = plan_data(graph, device, prefix=self.prefix, options=self.planning, fit=False)
+        if not fit or all(map(found.fits, device.memories)):
+            return found
         text = explain(
-            looked_at,
-            partial(self._again, captured, recipe),
+            found,
+            partial(replace(self, code=device.code, stack=device.stack)._again, captured, recipe),
             update=recipe.update,
             input_shape=self.capture_options.get("input_shape"),
             accumulate=recipe.accumulate if _is_mean(recipe) else 0,
@@ -124,7 +124,23 @@ class Request:
         device = self.device(**changes.get("memories", {}))
         graph = training_graph(captured, recipe, layout=self.layout)
         planning = replace(self.planning, buffers=changes.get("buffers", self.planning.buffers))
-        return plan(graph, device, options=planning)
+        return plan_data(graph, device, options=planning)
+
+
+def plan(
+    graph: Graph,
+    target: targets.Target,
+    *,
+    prefix: str = "net",
+    options: Options | None = None,
+    fit: bool = True,
+) -> Plan:
+    """A plan for the data and, on a device, for the program: its code and its stacks find room."""
+
+    def planned(device: targets.Target) -> Plan:
+        return plan_data(graph, device, prefix=prefix, options=options, fit=fit)
+
+    return fitted(planned, target)
 
 
 def _is_mean(recipe: Recipe) -> bool:

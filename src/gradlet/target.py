@@ -29,9 +29,9 @@ class Memory:
 class Target:
     """memories stand in order, nearest to the cores first; isa lists what kernels may ask for.
 
-    stack: bytes per core, in the nearest memory. code: bytes that are kept for the program, in the
-    second memory if there are several. flags: the compiler's. machine: every parameter of the
-    simulator, if there is one for this target.
+    stack: bytes per core, in the nearest memory, guard included. code: bytes that are kept for the
+    program, in the second memory if there are several. flags: the compiler's. machine: every
+    parameter of the simulator, if there is one for this target.
     """
 
     name: str

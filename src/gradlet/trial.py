@@ -5,9 +5,9 @@ One program has all the kernels and is compiled once; between two calls it waits
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from gradlet.kernels import Kernel
 from gradlet.ops.base import Size
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, explain
 from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN, STATUS_LIMIT
+from gradlet.stack_use import reserved_for, stack_need
 from gradlet.target import Target
 
 PACKAGE = Path(__file__).parent
@@ -31,6 +32,8 @@ TEMPLATES = PACKAGE / "emit" / "templates"
 MILESTONES = ("gl_trial_wait", "gl_trial_go", "gl_trial_end")
 ARGUMENTS = 16
 LIMIT = 2_000_000_000
+L1_STEP = 256
+"""The size of L1 is a multiple of this."""
 GUARD = 32
 """Bytes between operands that nobody may touch, where accesses are checked."""
 
@@ -45,8 +48,31 @@ class Outcome:
     stalls: tuple[Mapping[str, int], ...]  # by core, by cause
 
 
+def with_stacks(build: Callable[[Target], bytes], target: Target, called: Sequence[str]) -> bytes:
+    """What `build` links, once more if its functions need more stack than the target has: then the
+    nearest memory is larger by as much, so that there is room for the same operands."""
+    elf = build(target)
+    needed = reserved_for(stack_need(elf, called))
+    return elf if needed <= target.stack else build(stretched(target, needed))
+
+
+def stretched(target: Target, stack: int) -> Target:
+    """The target with stacks of so many bytes, and room for them beside its data."""
+    near, *others = target.memories
+    more = -(-(stack - target.stack) * target.cores // L1_STEP) * L1_STEP
+    machine = dict(target.machine)
+    machine["l1_bytes"] += more
+    memories = (replace(near, size=near.size + more), *others)
+    return replace(target, stack=stack, memories=memories, machine=tuple(machine.items()))
+
+
 def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
     """The ELF that calls these kernels. shift moves their code by so many words."""
+    build = partial(_program, used, shift=shift)
+    return with_stacks(build, target, [kernel.name for kernel in used])
+
+
+def _program(used: Sequence[Kernel], target: Target, shift: int) -> bytes:
     with scratch_folder() as folder:
         (folder / "gl_port.h").write_text(port_header(target.port))
         (folder / "link.ld").write_text(link_script(target, shift))
@@ -55,7 +81,7 @@ def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
             sources.append(folder / f"{kernel.name}.c")
             sources[-1].write_text(_shifted(kernels.render(kernel), shift))
         changing = [RUNTIME / target.port / n for n in ("trial.c", "start.S", "team.c")]
-        defines = [f"GL_CORES={target.cores}", f"GL_STACK={target.stack}"]
+        defines = [f"GL_CORES={target.cores}"]
         elf = build_program(
             [*changing, *sources],
             folder / "trial.elf",
@@ -109,8 +135,10 @@ class Paused:
     """A program that stops at milestones, between which the machine belongs to its owner."""
 
     def __init__(self, elf: bytes, target: Target) -> None:
-        self.target = target
         self.symbols = _symbols(elf)
+        stack = self.symbols.address("gl_stack") or 0
+        self.target = target if stack == target.stack else stretched(target, stack)
+        target = self.target
         self.machine = Machine(SimConfig.of(target.machine))
         if problem := self.machine.load_elf(elf):
             raise GradletError(problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from gradlet.emit.install import refuse_foreign
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
-from gradlet.engines.device import build_steps, program_fits
+from gradlet.engines.device import build_steps, fitted
+from gradlet.errors import DoesNotFit
 from gradlet.plan import Plan
 from gradlet.sim.build import library
-from gradlet.tune import Settings, Tuned, plan_with, remembered
+from gradlet.tune import Settings, Tuned, Wish, plan_with, remembered
 from gradlet.tune.pool import Pool
 from gradlet.tune.remembered import Answer
 
@@ -117,16 +118,25 @@ def _wholes(
     given: Plan, tuned: Tuned, before: Mapping[str, Any], folder: Path
 ) -> Iterator[tuple[Plan, Mapping[str, Any]]]:
     """With all wishes; and without those of nodes that are no quicker in the whole."""
-    if tuned.plan == given or not program_fits(tuned.plan):
+    whole = _fitted(given, tuned.wishes)
+    if tuned.plan == given or whole is None:
         return
-    after = _measured(tuned.plan, folder)
-    yield tuned.plan, after
+    after = _measured(whole, folder)
+    yield whole, after
     old = {node["name"]: node["cycles"] for node in before["nodes"]}
     gained = {n["name"] for n in after["nodes"] if n["cycles"] < old[n["name"]]}
     wishes = {name: wish for name, wish in tuned.wishes.items() if name in gained}
-    some = plan_with(given, wishes)
-    if some not in (given, tuned.plan) and program_fits(some):
+    some = _fitted(given, wishes)
+    if some is not None and some not in (given, whole):
         yield some, _measured(some, folder)
+
+
+def _fitted(given: Plan, wishes: Mapping[str, Wish]) -> Plan | None:
+    """With these wishes, and room for the program that they make; None if there is none."""
+    try:
+        return fitted(lambda device: plan_with(replace(given, target=device), wishes), given.target)
+    except DoesNotFit:
+        return None
 
 
 def _measured(plan: Plan, folder: Path) -> Mapping[str, Any]:

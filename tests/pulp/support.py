@@ -11,7 +11,7 @@ from gradlet import zoo
 from gradlet.api import training_graph
 from gradlet.emit.project import Project
 from gradlet.graph import Graph
-from gradlet.plan import Options, plan
+from gradlet.plan import Options
 from gradlet.recipe import Recipe
 from gradlet.target import load as load_target
 from tests.models import MODELS
@@ -42,7 +42,7 @@ def device_project(
     **sizes: str,
 ) -> Project:
     target = load_target("pulp-open", cores=cores, sizes=sizes)
-    return gradlet.emit(plan(graph, target, options=options, prefix=prefix), folder)
+    return gradlet.emit(gradlet.plan(graph, target, options=options, prefix=prefix), folder)
 
 
 def break_kernel(project: Project, pattern: str, old: str, new: str) -> None:

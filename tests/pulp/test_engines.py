@@ -261,7 +261,7 @@ def test_printing(tmp_path: Path) -> None:
     main.write_text(f'#include "gl_print.h"\nint main(void) {{ GL_ALONE({lines}); return 3; }}\n')
     project = device_project(model_graph("single_neuron"), tmp_path / "p", cores=1)
     start = [RUNTIME / "pulp" / name for name in STARTUP]
-    defines = ["GL_CORES=1", "GL_STACK=512"]
+    defines = ["GL_CORES=1"]
     elf = build_program(
         [main, *start],
         tmp_path / "print.elf",

@@ -107,14 +107,6 @@ def test_two_cores_that_store_to_one_word(project: Project) -> None:
     assert "byte 0 of " in message
 
 
-def test_a_stack_that_is_too_small(project: Project) -> None:
-    many = "    volatile float many[250];\n    for (int k = 0; k < 250; ++k) many[k] = 1.0f;\n"
-    break_kernel(project, RELU, "    for (int i", many + "    for (int i")
-    message = fault(project)
-    assert "node 'relu_0'" in message
-    assert "below the stack of core" in message
-
-
 def test_verify_says_so_and_exits_with_1(project: Project) -> None:
     break_kernel(project, RELU, "    for (int i", "    y[s->count] = 1.0f;\n    for (int i")
     done = CliRunner().invoke(app, ["verify", str(project.folder), "--json"])

@@ -24,7 +24,7 @@ def compile_c(source: Path, target: Target, folder: Path) -> bytes:
     script.write_text(_render("link.ld", view))
     (folder / "gl_port.h").write_text(_render("gl_port.h", view))
     sources = [source, *(RUNTIME / target.port / name for name in STARTUP)]
-    defines = [f"GL_CORES={target.cores}", f"GL_STACK={target.stack}"]
+    defines = [f"GL_CORES={target.cores}"]
     elf = build_program(
         sources,
         folder / f"{source.stem}.elf",

@@ -203,8 +203,15 @@ def settle(place: Path, staging: Path) -> None:
     """Bring a folder and what was staged for it to the end: all that is new into the folder, the
     old files away, and the user's own where they were. What is staged may be the new project or,
     after the exchange, the old one."""
-    journal = json.loads((staging / JOURNAL).read_bytes())
-    old, new, staged = journal["old"], journal["new"], staging / NEW
+    staged = staging / NEW
+    try:
+        journal = json.loads((staging / JOURNAL).read_bytes())
+        old, new = dict(journal["old"]), dict(journal["new"])
+    except (ValueError, KeyError, TypeError):
+        raise GradletError(
+            f"'{staging}' was left by an interrupted write of '{place}', and its {JOURNAL} is "
+            "damaged. Delete it, after a look whether it has files of yours"
+        ) from None
     if staged.exists() and not os.path.lexists(place):
         os.rename(staged, place)
     for name in list(_files_of(staged)):

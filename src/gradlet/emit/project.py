@@ -44,6 +44,7 @@ BUILT = ("kernels/*.c",)
 """What the Makefile builds whether we wrote it or not."""
 STARTUP = ("start.S", "team.c")
 RUNTIME = Path(__file__).parent.parent / "c" / "runtime"
+STACK_USE = Path(__file__).parent.parent / "stack_use"
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,11 @@ def load(folder: Path | str) -> Project:
         ) from None
 
 
-def project_files(plan: Plan, recording: Recording) -> dict[str, bytes]:
+def project_files(
+    plan: Plan, recording: Recording, expected: Golden | None = None
+) -> dict[str, bytes]:
     """Every file of the project, by path: texts as UTF-8, anything else as it is."""
-    expected = golden(plan)
-    view = _view(plan, expected)
+    view = _view(plan, expected or golden(plan))
     prefix = plan.prefix
     used = sorted({k for call in plan.calls for k in call.kernels}, key=lambda kernel: kernel.name)
     header = f"{prefix}_kernels.h"
@@ -164,6 +166,7 @@ def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
         **runtime("gl_port_host.h", "gl_dma_host.h", f"gl_port_{port}.h", f"gl_dma_{port}.h"),
         **{f"{port}/{name}": (RUNTIME / port / name).read_text() for name in STARTUP},
         f"{port}/link.ld": _render("link.ld", view),
+        **{f"{port}/stack_use/{path.name}": path.read_text() for path in STACK_USE.glob("*.py")},
     }
 
 

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradlet import kernels
 from gradlet.cache import scratch_folder
-from gradlet.compiler import build_program
-from gradlet.emit.golden import golden_bytes, golden_level
-from gradlet.emit.project import RUNTIME, STARTUP, Project, emit
-from gradlet.errors import GradletError
+from gradlet.compiler import build_program, zig
+from gradlet.emit.golden import made_up
+from gradlet.emit.project import RUNTIME, STARTUP, Project, project_files
+from gradlet.errors import GradletError, InternalError
 from gradlet.plan.model import Plan
+from gradlet.recorded import Recording
 from gradlet.sim.elf import Symbols
+from gradlet.stack_use import StackError, reserved_for, stack_need
+from gradlet.target import Target
 
 STEPS = "steps.c"
 GOLDEN = "main.c"
-TEXT_PER_CODE = 4
-"""A kernel's source has at least so many times the bytes of its code."""
-BESIDES = 32 * 1024
-"""More than start-up, printing and the calls of a network take."""
+WORTHWHILE = 1.05
+"""So many times the room for tiles are worth planning again."""
 ROOMY = 4
 """A memory so many times as large holds any program whose data fit."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a program takes beside the data of its plan: code and golden data in the memory of
+    the program, and the stack of each core."""
+
+    code: int
+    stack: int
+
+    def fit(self, plan: Plan) -> bool:
+        home = plan.target.home
+        return plan.taken(home) + self.code <= home.size and self.stack <= plan.target.stack
 
 
 def require_device(project: Project, engine: str) -> None:
@@ -50,11 +63,31 @@ def build_steps(project: Project, output: Path) -> Path:
 
 
 def _build(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
+    """Linked, and proven to find room on its stacks."""
+    elf, reserved = _linked(project, main, output, defines), project.plan.target.stack
+    needed = stack_bytes(elf)
+    if needed > reserved:
+        elf.unlink()
+        raise GradletError(
+            f"the program of '{project.folder}' needs stacks of {needed:,} bytes for each core, "
+            f"and {reserved:,} are reserved; build the project again with this compiler"
+        )
+    return elf
+
+
+def stack_bytes(elf: Path, called: Sequence[str] = ()) -> int:
+    """What must be reserved for each core, guard included. called: what is called by address."""
+    try:
+        return reserved_for(stack_need(elf.read_bytes(), called))
+    except StackError as error:
+        raise InternalError(f"the stack of {elf.name} has no bound: {error}") from None
+
+
+def _linked(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
     plan, folder = project.plan, project.folder
     target = plan.target
     changing = [main, folder / f"{plan.prefix}.c", *(folder / target.port / n for n in STARTUP)]
     sources = [*changing, folder / "weights.c", *sorted((folder / "kernels").glob("*.c"))]
-    cores = [f"GL_CORES={target.cores}", f"GL_STACK={target.stack}"]
     try:
         return build_program(
             sources,
@@ -62,7 +95,7 @@ def _build(project: Project, main: Path, output: Path, defines: Sequence[str]) -
             flags=target.flags,
             script=folder / target.port / "link.ld",
             include=[folder],
-            defines={source: [*cores, *defines] for source in changing},
+            defines={source: [f"GL_CORES={target.cores}", *defines] for source in changing},
         )
     except GradletError as error:
         if "will not fit in region" in str(error):
@@ -74,28 +107,45 @@ def _build(project: Project, main: Path, output: Path, defines: Sequence[str]) -
         raise
 
 
-def needed_code(plan: Plan) -> int:
-    """Bytes that the program takes beside the plan's data: as the target says, where a look at the
-    sources shows that there is more than enough; else as it is found by linking the golden test."""
+def program_needs(plan: Plan) -> Needs:
+    """Found by linking the golden program, as it is shipped and as it runs on GVSoC, with golden
+    data that are made up. As the target says, where there is no compiler for it."""
     target, home = plan.target, plan.target.home
-    if not target.machine:
-        return target.code
-    used = {kernel for call in plan.calls for kernel in call.kernels}
-    text = sum(len(kernels.render(kernel, plan.prefix)) for kernel in used)
-    golden = 0 if golden_level(plan) else golden_bytes(plan)
-    if text // TEXT_PER_CODE + golden + BESIDES <= home.size - plan.taken(home):
-        return target.code
+    if not target.machine or zig() is None:
+        return Needs(target.code, target.stack)
     roomy = [replace(m, size=ROOMY * m.size) if m == home else m for m in target.memories]
     with scratch_folder() as folder:
         wide = replace(plan, target=replace(target, memories=tuple(roomy)))
-        elf = build_golden(emit(wide, folder / "project"), folder / "golden.elf", probes=True)
-        symbols = Symbols(elf.read_bytes())
+        for name, content in project_files(wide, Recording(), made_up(plan)).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        project, main = Project(folder, wide), folder / GOLDEN
+        shipped = _linked(project, main, folder / "shipped.elf", ["GL_PROBE"])
+        plain = _linked(project, main, folder / "plain.elf", [])
+        stack = max(stack_bytes(shipped), stack_bytes(plain))
+        symbols = Symbols(shipped.read_bytes())
     places = (symbols.address(name) or 0 for name in ("gl_l1_image", "gl_l1_start", "gl_l1_end"))
     image, first, end = places
-    return image + end - first - home.base - plan.taken(home)
+    return Needs(image + end - first - home.base - plan.taken(home), stack)
 
 
-def program_fits(plan: Plan) -> bool:
-    """Whether the program finds room beside the data."""
-    home = plan.target.home
-    return plan.taken(home) + needed_code(plan) <= home.size
+def fitted(planned: Callable[[Target], Plan], target: Target) -> Plan:
+    """A plan by `planned` for the target, with as much set aside for code and stacks as its program
+    takes. Such a plan may have another program: so it is linked as well."""
+    found = planned(target)
+    if not all(map(found.fits, target.memories)):
+        return found
+    needs = program_needs(found)
+    if needs.fit(found):
+        return _slimmer(planned, found, needs) or found
+    code, stack = max(needs.code, target.code), max(needs.stack, target.stack)
+    return fitted(planned, replace(target, code=code, stack=stack))
+
+
+def _slimmer(planned: Callable[[Target], Plan], found: Plan, needs: Needs) -> Plan | None:
+    """With no more stack than it needs, where that is much more of the nearest memory for tiles."""
+    near, slim = found.target.memories[0], replace(found.target, stack=needs.stack)
+    if not found.tilings or slim.room(near) < WORTHWHILE * found.target.room(near):
+        return None
+    better = planned(slim)
+    return better if program_needs(better).fit(better) else None

@@ -18,6 +18,7 @@ from gradlet.plan.parts import followers
 from gradlet.plan.tiling import Tiling
 from gradlet.plan.walk import Entry, View
 from gradlet.sim import Fault, FaultKind, Machine, Symbols
+from gradlet.stack_use import GUARD
 
 PLACES = (
     "gl_program",
@@ -96,7 +97,10 @@ class Sanitizer:
         stack = self.plan.target.stack
         for core in range(self.plan.target.cores):
             low = self.place["gl_stacks_end"] - stack * (core + 1)
-            self.machine.watch(low, stack, read=True, write=True, initialised=True, owner=core)
+            self.machine.watch(low, GUARD, read=True, write=False, initialised=True)
+            self.machine.watch(
+                low + GUARD, stack - GUARD, read=True, write=True, initialised=True, owner=core
+            )
 
     def _open(self, address: int, size: int, *, write: bool) -> None:
         if size > 0:
@@ -268,8 +272,10 @@ class Sanitizer:
         below_end = self.place["gl_stacks_end"] - 1 - address
         stack = self.plan.target.stack
         if 0 <= below_end < stack * (self.plan.target.cores + 1):
-            owner = min(below_end // stack, self.plan.target.cores - 1)
-            return f"that is in or below the stack of core {owner}; each has {stack} bytes"
+            owner = below_end // stack
+            if owner in (fault.core, fault.core + 1):  # what is below its own is the next core's
+                return f"the stack of core {fault.core} overflows, it has {stack} bytes"
+            return f"that is the stack of core {owner}; each has {stack} bytes"
         before = [span for span in self.granted if 0 <= address - span.end < FAR]
         if before:
             span = max(before, key=lambda s: s.end)

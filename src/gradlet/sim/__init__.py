@@ -74,6 +74,8 @@ REGISTERS = (
     "t6",
 )
 DEFAULT_MAX_CYCLES = 10_000_000_000
+GUARD = 4 * bytes.fromhex("ac57fe5a")
+"""What start-up puts behind each stack: gl_port_pulp.h. Bytes that are all alike are older."""
 
 
 def simulate(
@@ -149,8 +151,29 @@ def format_trace(entry: TraceEntry, symbols: Symbols, cores: int) -> str:
     )
 
 
+def overflowed(machine: Machine, symbols: Symbols) -> list[int]:
+    """Cores that wrote over the guard behind their stack, which our start-up code puts there."""
+    end, size = symbols.address("gl_stacks_end"), symbols.address("gl_stack")
+    if not end or not size:
+        return []
+    guards = [machine.read(end - size * (core + 1), 16) for core in range(machine.config.cores)]
+    return [core for core, guard in enumerate(guards) if guard != GUARD and len(set(guard)) > 1]
+
+
 def explain(machine: Machine, status: int, symbols: Symbols) -> str:
-    """Why a run ended without reaching the exit."""
+    """Why a run ended where it should not, and whether a stack overflowed before."""
+    reason = _reason(machine, status, symbols)
+    size = symbols.address("gl_stack")
+    for core in overflowed(machine, symbols):
+        reason += f"; the stack of core {core} has overflowed, it has {size} bytes"
+    return reason
+
+
+def _reason(machine: Machine, status: int, symbols: Symbols) -> str:
+    if status == STATUS_EXIT:
+        return (
+            f"the program ended by itself at cycle {machine.cycles}, exit code {machine.exit_code}"
+        )
     if status == STATUS_LIMIT:
         return f"the program is not done after {machine.cycles} cycles (the limit)"
     if status == STATUS_DEADLOCK:

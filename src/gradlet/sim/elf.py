@@ -62,7 +62,7 @@ def _symbols(data: bytes, offset: int, size: int, strings: int) -> list[tuple[in
             name
             and index
             and kind in (*_FUNCTION_OR_LABEL, _OBJECT)
-            and not name.startswith(("$", ".L"))
+            and not name.startswith(("$", ".L", "gl_call_site"))
         ):
             found.append((value, name, kind))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gradlet import kernels
 from gradlet.cache import scratch_folder
@@ -12,7 +13,7 @@ from gradlet.compiler import build_program
 from gradlet.kernels import Kernel
 from gradlet.plan.tiling import Tiling
 from gradlet.target import Target
-from gradlet.trial import RUNTIME, link_script, port_header
+from gradlet.trial import RUNTIME, link_script, port_header, with_stacks
 
 WINDOWS = 20
 PREFIX = "net"
@@ -104,6 +105,10 @@ def functions_of(kernel: Kernel, tiling: Tiling, outputs: int) -> Functions:
 
 def build(functions: Sequence[Function], target: Target) -> bytes:
     """The ELF that has all of these."""
+    return with_stacks(partial(_build, functions), target, [f.name for f in functions])
+
+
+def _build(functions: Sequence[Function], target: Target) -> bytes:
     every = {kernel for function in functions for kernel in function.kernels}
     used = sorted(every, key=lambda kernel: kernel.name)
     with scratch_folder() as folder:
@@ -120,7 +125,6 @@ def build(functions: Sequence[Function], target: Target) -> bytes:
         changing = [RUNTIME / target.port / n for n in ("tiles_trial.c", "start.S", "team.c")]
         defines = [
             f"GL_CORES={target.cores}",
-            f"GL_STACK={target.stack}",
             f"GL_TILE_WINDOWS={WINDOWS}",
         ]
         elf = build_program(

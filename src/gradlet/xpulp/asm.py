@@ -293,6 +293,11 @@ class Asm:
         self.lw("sp", "sp", field + 4)
         self("ret")
 
+    def call_block(self, register: str) -> None:
+        """As gl_call() in C: the label says that what is called calls nothing itself."""
+        self.entry(f"gl_call_site_{self.name}_{self.count}")
+        self("jalr", register)
+
     def text(self) -> list[str]:
         """The lines of the function, loops resolved."""
         at: dict[int, list[str]] = {}

@@ -309,7 +309,7 @@ class Pieces(Start):
             asm.label(end)
         asm.lw("a1", "a1")
         asm.mv("a0", "sp")
-        asm("jalr", "a1")
+        asm.call_block("a1")
         self.get("s0", "sizes")
         if self.phases:
             self.get("a2", "todo")

@@ -32,7 +32,7 @@ class Usual(Start):
         self._lines()
         self._function()
         self.asm.mv("a0", "sp")
-        self.asm("jalr", "a1")
+        self.asm.call_block("a1")
         self.end()
         self.rare("any")
         return self.asm.body()

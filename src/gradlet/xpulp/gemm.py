@@ -73,7 +73,7 @@ class _Kernel:
         self.out, self.slow, self.joined = asm.fresh(), asm.fresh(), asm.fresh()
         self.plain, self.batches, self.nothing = asm.fresh(), asm.fresh(), asm.fresh()
         self.long, self.other, self.halves = asm.fresh(), asm.fresh(), asm.fresh()
-        self.again, self.done, self.second = asm.fresh(), asm.fresh(), asm.fresh()
+        self.again, self.done, self.single = asm.fresh(), asm.fresh(), asm.fresh()
         self.biased, self.placed = asm.fresh(), asm.fresh()
         asm.compressed(True)
         self._begin()
@@ -90,7 +90,6 @@ class _Kernel:
         """Sizes into registers. Several batches and a single k are left to C."""
         asm, sizes = self.asm, self.argument["sizes"]
         self._first_instruction()
-        asm.label(self.second)
         if sizes == ON_STACK:
             asm.lw(K, sizes, 4 * SIZES.index("k"))
         for register, name in ((BATCH, "batch"), (M, "m"), (N, "n")):
@@ -98,6 +97,7 @@ class _Kernel:
         asm("addi", MORE, K, -1)
         asm.branch("beqz", MORE, to=self.plain)
         asm.bne_imm(BATCH, 1, to=self.batches)
+        asm.label(self.single)
         asm.push(KEPT, frame(self.product.epilogue))
         asm("csrw", "mepc", "sp")
         save_settings(asm, self.product.epilogue, self.argument)
@@ -117,7 +117,12 @@ class _Kernel:
             asm("j", function)
         asm.entry("one_batch")  # not at the beginning, where a call of the network is looked for
         self._first_instruction()
-        asm.branch("j", to=self.second)
+        sizes = self.argument["sizes"]
+        for register, name in ((K, "k"), (M, "m"), (N, "n")):
+            if name != "k" or sizes == ON_STACK:
+                asm.lw(register, sizes, 4 * SIZES.index(name))
+        asm("addi", MORE, K, -1)
+        asm.branch("j", to=self.single)  # it cannot come back to batches(): the stack has a bound
         asm.label(self.nothing)
         asm.branch("j", to=self.out)
         if self.product.biased:

@@ -24,12 +24,13 @@
 /* Kernels in assembler are single strings, longer than a compiler of 1999 had to take. */
 #pragma GCC diagnostic ignored "-Woverlength-strings"
 
-/* Calls assembler that saves nothing but sp, so that its caller saves once what many calls would. */
+/* Calls assembler that saves nothing but sp, so that its caller saves once what many calls would. The
+ * label tells stack_use that it calls nothing itself. */
 static inline void gl_call(uintptr_t function, void *argument)
 {
     register void *a0 __asm__("a0") = argument;
     register uintptr_t a1 __asm__("a1") = function;
-    __asm__ volatile("jalr %1"
+    __asm__ volatile("gl_call_site%=: jalr %1"
                      : "+r"(a0), "+r"(a1)::"memory", "ra", "gp", "tp", "t0", "t1", "t2", "t3", "t4", "t5", "t6", "a2",
                        "a3", "a4", "a5", "a6", "a7", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10",
                        "s11");

@@ -8,6 +8,7 @@
 
 #define GL_EACH_CORE(me) for (gl_core me = {0, GL_CORES}; me.id < me.count; ++me.id)
 #define GL_BARRIER() ((void)0)
+#define GL_CHECK_STACK() ((void)0) /* the system does */
 #define GL_ALONE(statement) \
     do { \
         statement; \

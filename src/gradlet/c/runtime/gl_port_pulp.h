@@ -50,6 +50,22 @@ static inline void gl_barrier(void)
         } \
     } while (0)
 
+/* The last words of each stack, which nobody may touch; start-up writes them. */
+#define GL_GUARD 0x5afe57acu
+#define GL_GUARD_WORDS 4
+extern char gl_stack[], gl_stacks_end[]; /* gl_stack: not a place, but the bytes of each */
+void gl_stack_overflow(void); /* says so, and ends the program */
+
+#define GL_CHECK_STACK() gl_check_stack()
+static inline void gl_check_stack(void)
+{
+    const uintptr_t bytes = (uintptr_t)gl_stack * ((uintptr_t)gl_core_id() + 1);
+    const volatile uint32_t *guard = (const volatile uint32_t *)((uintptr_t)gl_stacks_end - bytes);
+    uint32_t wrong = guard[0] ^ GL_GUARD;
+    for (int i = 1; i < GL_GUARD_WORDS; ++i) wrong |= guard[i] ^ GL_GUARD;
+    if (wrong) gl_stack_overflow();
+}
+
 /* kind: bss, data, rodata, or sizes of kernel calls. */
 #define GL_IN(level, kind) __attribute__((section("." #kind "." #level)))
 

@@ -6,6 +6,7 @@
     .equ CLUSTER_ICACHE, 0x10201400
     .equ EVENT_UNIT, 0x10204000         /* +0x08 sets mask bits, +0x200 barrier 0 */
     .equ EVENTS, 0x70000                /* barrier, mutex, dispatch */
+    .equ GUARD, 0x5afe57ac              /* as in gl_port_pulp.h */
 
     .section .text.start, "ax"
     .globl _start
@@ -38,10 +39,17 @@ _start:
 
 team_core:
     andi a0, a0, 31
-    la   sp, gl_stacks_end
-    li   t0, GL_STACK
-    mul  t0, t0, a0
-    sub  sp, sp, t0
+    la   t1, gl_stacks_end
+    la   t2, gl_stack
+    addi t0, a0, 1
+    mul  t0, t0, t2
+    sub  t0, t1, t0
+    add  sp, t0, t2
+    li   t1, GUARD
+    sw   t1, 0(t0)
+    sw   t1, 4(t0)
+    sw   t1, 8(t0)
+    sw   t1, 12(t0)
     li   t0, EVENT_UNIT
     li   t1, EVENTS
     sw   t1, 0x08(t0)

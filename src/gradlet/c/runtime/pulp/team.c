@@ -1,8 +1,12 @@
 /* What lies between start-up and main(): the initial contents of L1, and the two functions that
  * compilers call by themselves. */
-#include "gl_port.h"
+#include "gl_print.h"
 
 extern char gl_l1_image[], gl_l1_start[], gl_l1_end[];
+
+#define SOC_EXIT 0x1a1040a0u
+#define STACK_OVERFLOW 125u /* the exit code; gl_trap has the next */
+#define SPEECH 20000u /* cycles to print a line, and more */
 
 int main(void);
 
@@ -30,8 +34,23 @@ uint64_t gl_team(void)
     if (gl_core_id() == 0) clear_variables();
     gl_barrier();
     const uint32_t result = (uint32_t)main();
+    gl_check_stack();
     gl_barrier();
     return (uint64_t)result << 32 | (gl_core_id() == 0);
+}
+
+/* Behind all other code, so that what runs lies where it would without. */
+__attribute__((noinline, section(".rare"))) void gl_stack_overflow(void)
+{
+    /* Others may be here as well: the first is done before the next begins. */
+    const uint32_t begin = gl_cycles();
+    while (gl_cycles() - begin < SPEECH * (uint32_t)gl_core_id()) {}
+    gl_print("core ");
+    gl_print_int(gl_core_id());
+    gl_print(": its stack of ");
+    gl_print_int((int)(uintptr_t)gl_stack);
+    gl_print(" bytes has overflowed\n");
+    for (;;) *gl_register(SOC_EXIT) = 0x80000000u | STACK_OVERFLOW;
 }
 
 void *memcpy(void *to, const void *from, __SIZE_TYPE__ bytes);
