@@ -156,8 +156,9 @@ def run(
     options = {"gvsoc": gvsoc} if engine == "gvsoc" else {}
     with progress(f"training {steps} steps on the {engine} engine"):
         result = gradlet.run(loaded, engine=engine, steps=steps, **options)
-    value = {**run_json(loaded, result), "changes": list(loaded.changes)}
-    _note_changes(loaded.changes)
+    changes = loaded.changes
+    value = {**run_json(loaded, result), "changes": list(changes)}
+    _note_changes(changes)
     _show(json_, value, lambda: show_run(value))
 
 
