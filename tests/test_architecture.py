@@ -17,6 +17,7 @@ DOORS = (
     "api",
     "cli",
     "doctor",
+    "__main__",
     "cli_tune",
     "tuning",
     "tuning_layer",

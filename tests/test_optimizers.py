@@ -18,6 +18,7 @@ from gradlet.cli import app
 from gradlet.engines import host
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
+from gradlet.ops.optimizer import clip_of
 from gradlet.recipe import Recipe
 from gradlet.train import train
 from tests.test_end_to_end import assert_passes, break_file, project_of
@@ -162,14 +163,17 @@ def test_refusals(options: dict[str, Any], message: str, tmp_path: Path) -> None
         project_of("lenet", tmp_path / "p", **options)
 
 
-def test_a_weight_with_the_name_of_a_state_is_refused() -> None:
+def test_a_weight_with_the_name_of_a_state_stays_apart_from_it() -> None:
     builder = GraphBuilder("g")
     builder.value("clip", np.ones(3, np.float32), "param")
     builder.value("other", np.ones(3, np.float32), "const")
     y = builder.add("add", ["clip", "other"])
     graph = Graph("g", builder.tensors, tuple(builder.nodes), (), (y,), builder.data)
-    with pytest.raises(GradletError, match="'clip' is a name of the optimizer"):
-        train(graph, Recipe(loss="mse", clip_norm=1.0), np.zeros((1, 3), np.float32))
+    trained = train(graph, Recipe(loss="mse", clip_norm=1.0), np.zeros((1, 3), np.float32))
+    assert trained.trained == ("clip",)
+    limit = clip_of(trained)
+    assert limit != "clip"
+    assert trained.tensors[limit].role == "state"
 
 
 def test_the_command_line_knows_all_of_it(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def update_elsewhere(original: Plan) -> Plan:
 
 def scratch_too_small(original: Plan) -> Plan:
     buffers = [
-        replace(b, bytes=16) if b.name.startswith("scratch") else b for b in original.buffers
+        replace(b, bytes=16) if b.name.startswith("@scratch") else b for b in original.buffers
     ]
     return replace(original, buffers=tuple(buffers))
 

@@ -137,7 +137,17 @@ def test_two_networks_link_together(tmp_path: Path) -> None:
         weights = tmp_path / f"{prefix}_weights.c"
         weights.write_text((folder / "weights.c").read_text())
         sources.append(weights)
-    command = [*cc().split(), "-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", *include]
+    command = [
+        *cc().split(),
+        "-std=c99",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Wsign-conversion",
+        "-Werror",
+        "-O1",
+        *include,
+    ]
     run([*command, *map(str, sources), "-lm", "-o", "both"], tmp_path)
     assert run(["./both"], tmp_path).split() == ["1", "8", "0.weight"]
 

@@ -38,7 +38,7 @@ LABELS = np.zeros((1, 3), np.int64)
         (Recipe(lr=float("nan")), LABELS, "learning rate of nan"),
         (Recipe(lr=-1.0), LABELS, "learning rate of -1"),
         (Recipe(weight_decay=-0.1), LABELS, "weight decay"),
-        (Recipe(accumulate=0), LABELS, "1 or more, not 0"),
+        (Recipe(accumulate=0), LABELS, "1 to 4096 micro-batches, not 0"),
         (Recipe(reduction="max"), LABELS, "a loss is a mean or a sum, not 'max'"),
         (Recipe(label_smoothing=1.5), LABELS, "from 0 to 1, not 1.5"),
         (Recipe(loss="mse", label_smoothing=0.1), LABELS, "mse has no option 'label_smoothing'"),

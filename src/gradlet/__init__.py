@@ -6,7 +6,11 @@ modules of the same names; import from those with `from gradlet.plan import ...`
 
 __version__ = "0.1.0"
 
-from gradlet.api import (
+from gradlet import interrupt
+
+interrupt.begin()
+
+from gradlet.api import (  # noqa: E402
     Recipe,
     build,
     capture,
@@ -19,7 +23,7 @@ from gradlet.api import (
     training_graph,
     verify,
 )
-from gradlet.errors import DoesNotFit, GradletError
+from gradlet.errors import DoesNotFit, GradletError  # noqa: E402
 
 __all__ = [
     "DoesNotFit",

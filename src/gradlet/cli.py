@@ -1,41 +1,40 @@
 """One command per verb; no logic. Results on stdout, progress and messages on stderr.
 
-Exit status: 0 done, 1 a check failed, 2 bad use or a model that does not fit.
+Exit status: 0 done, 1 a check failed, 2 bad use or a model that does not fit, 3 a fault of ours.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import gradlet
-from gradlet import cli_bench, cli_tune
+from gradlet import cli_bench, cli_tune, interrupt
 from gradlet import doctor as doctor_module
 from gradlet import target as targets
 from gradlet.api import ENGINES, Captured, Request
 from gradlet.capture.layout import check_layout
+from gradlet.cli_errors import guarded, json_output, run_app, stderr
 from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.folder import listing
 from gradlet.emit.project import parameter_count, refuse_foreign
 from gradlet.engines.costs import run_json, show_run
-from gradlet.errors import GradletError
 from gradlet.files import write_output
 from gradlet.plan import Options, Plan
 from gradlet.report import memory_report
 from gradlet.report.svg import is_svg
 from gradlet.report.table import is_csv
-from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
+from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, simulate
+from gradlet.terminal import console, plain
 from gradlet.tune import Settings
 from gradlet.verify import Verdict
 
@@ -44,7 +43,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-stderr = Console(stderr=True)
 SAME_BITS = {"host": "the same with every compiler", "sim": "the same as on the host"}
 
 
@@ -69,36 +67,14 @@ Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.
 
 
 def command(function: Callable[..., int | None], group: typer.Typer = app) -> Callable[..., None]:
-    """Register a verb; a user's mistake becomes one message and exit status 2, a program that
-    the simulator had to stop one message and exit status 1."""
-
-    @wraps(function)
-    def guarded(*args: Any, **options: Any) -> None:
-        try:
-            status = function(*args, **options)
-        except GradletError as error:
-            if options.get("json_"):
-                print(json.dumps({"error": str(error)}))
-            stderr.print("[bold red]error:[/] ", end="")
-            stderr.print(str(error), markup=False, highlight=False, soft_wrap=True)
-            raise typer.Exit(1 if isinstance(error, SimError) else 2) from None
-        except KeyboardInterrupt:
-            stderr.print("interrupted")
-            raise typer.Exit(130) from None
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            where = f": {error.filename}" if error.filename else ""
-            stderr.print(f"error: {error.strerror or error}{where}", markup=False)
-            raise typer.Exit(2) from None
-        raise typer.Exit(status or 0)
-
-    group.command(name=function.__name__.rstrip("_"))(guarded)
-    return guarded
+    """Register a verb; what it raises becomes a message and an exit status (`cli_errors.py`)."""
+    run = guarded(function)
+    group.command(name=function.__name__.rstrip("_"))(run)
+    return run
 
 
 def progress(text: str) -> AbstractContextManager[Any]:
-    return stderr.status(text)
+    return stderr.status(Text(text))
 
 
 @command
@@ -277,8 +253,10 @@ def doctor(json_: Json = False) -> int:
             table.add_column(column)
         for finding in findings:
             mark = "[green]ok[/]" if finding.present else "[yellow]--[/]"
-            table.add_row(mark, finding.name, finding.detail, finding.purpose)
-        Console().print(table)
+            table.add_row(
+                Text.from_markup(mark), *plain(finding.name, finding.detail, finding.purpose)
+            )
+        console().print(table)
 
     _show(json_, {"findings": [finding.to_json() for finding in findings]}, show)
     return 0 if all(finding.present for finding in findings if finding.required) else 1
@@ -295,7 +273,7 @@ command(cli_bench.linear, bench_layer)
 
 def _show(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:
     if as_json:
-        print(json.dumps(value, indent=1))
+        json_output.write(value)
     else:
         show()
 
@@ -329,8 +307,9 @@ def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
 def _build_table(folder: Path, plan: Plan) -> None:
     macs = plan.macs()
     table = Table(box=None, show_header=False)
-    table.add_row("model", f"{plan.graph.name}: {parameter_count(plan):,} parameters")
-    table.add_row("target", f"{plan.target.name}, {plan.target.cores} core(s)")
+    model = f"{plan.graph.name}: {parameter_count(plan):,} parameters"
+    table.add_row("model", *plain(model))
+    table.add_row("target", *plain(f"{plan.target.name}, {plan.target.cores} core(s)"))
     table.add_row(
         "multiply-adds",
         f"{macs['forward']:,} forward, {macs['weight_grad']:,} weight gradient, "
@@ -354,8 +333,9 @@ def _build_table(folder: Path, plan: Plan) -> None:
             f"none: all is computed where it lies, in {plan.level.name}, which is slow. Without "
             "room for tiles, a smaller --update or --batch makes some",
         )
-    table.add_row("project", f"{folder}   (next: gradlet verify {folder})")
-    Console().print(table)
+    following = f"gradlet verify {shlex.quote(str(folder))}"
+    table.add_row("project", *plain(f"{folder}   (next: {following})"))
+    console().print(table)
 
 
 def _verdict_table(verdict: Verdict) -> None:
@@ -366,38 +346,41 @@ def _verdict_table(verdict: Verdict) -> None:
         share = f"{100 * row.share:.1f} %"
         mark = share if row.passed else f"[bold red]{share} WRONG[/]"
         table.add_row(
-            row.name, row.role, row.module, f"{row.max_abs:.2e}", f"{row.max_rel:.2e}", mark
+            *plain(row.name, row.role, row.module, f"{row.max_abs:.2e}", f"{row.max_rel:.2e}"),
+            Text.from_markup(mark),
         )
-    console = Console()
-    console.print(table)
+    out = console()
+    out.print(table)
     for step, (computed, expected, tol) in enumerate(verdict.losses, start=1):
         wrong = "" if abs(computed - expected) <= tol else "  [bold red]WRONG[/]"
-        console.print(f"step {step}: loss {computed:.7g}, PyTorch {expected:.7g}{wrong}")
+        out.print(f"step {step}: loss {computed:.7g}, PyTorch {expected:.7g}{wrong}")
     if verdict.diverged is not None:
-        console.print(_divergence(verdict))
+        out.print(_divergence(verdict))
     own = sum(row.oracle == "module" for row in verdict.tensors)
     if verdict.no_module:
-        console.print(f"not compared with the module itself: {verdict.no_module}", markup=False)
+        out.print(f"not compared with the module itself: {verdict.no_module}", markup=False)
     elif own:
-        console.print(f"compared with the module itself: {own} losses, gradients and weights")
+        out.print(f"compared with the module itself: {own} losses, gradients and weights")
     wrong_row = verdict.first_wrong
     if wrong_row is not None:
-        console.print(
-            f"first wrong node: {wrong_row.node} (module '{wrong_row.module}'); its inputs and "
-            f"outputs are in {verdict.saved}"
+        out.print(
+            Text(
+                f"first wrong node: {wrong_row.node} (module '{wrong_row.module}'); its inputs and "
+                f"outputs are in {verdict.saved}"
+            )
         )
     for engine, same in verdict.bit_identical.items():
-        console.print(f"bits on {engine}: {SAME_BITS[engine] if same else '[bold red]differ[/]'}")
+        out.print(f"bits on {engine}: {SAME_BITS[engine] if same else '[bold red]differ[/]'}")
     for program in verdict.shipped.golden:
         said = "[bold red]FAIL[/]" if program.problem else "passes, with the bits of this run"
-        console.print(f"golden program, {program.build}: {said}")
+        out.print(f"golden program, {program.build}: {said}")
     for difference in verdict.shipped.differences:
-        console.print(f"[bold red]{escape(difference)}[/]")
+        out.print(f"[bold red]{escape(difference)}[/]")
     if verdict.changes:
         text = f"not as it was built: {listing(verdict.changes)}; --edited lets it pass as it is"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
     outcome = "[bold green]PASS[/]" if verdict.passed else "[bold red]FAIL[/]"
-    console.print(f"{len(verdict.tensors)} tensors, {verdict.steps} steps: {outcome}")
+    out.print(f"{len(verdict.tensors)} tensors, {verdict.steps} steps: {outcome}")
 
 
 def _divergence(verdict: Verdict) -> str:
@@ -410,11 +393,8 @@ def _divergence(verdict: Verdict) -> str:
 
 
 def main() -> None:
-    try:
-        app(prog_name="gradlet")
-    except BrokenPipeError:  # `gradlet ... | head` is no fault
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    interrupt.end()
+    run_app(app, sys.argv[1:])
 
 
 if __name__ == "__main__":

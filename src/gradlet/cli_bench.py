@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from gradlet import bench
 from gradlet import target as targets
+from gradlet.cli_errors import json_output, stderr
 from gradlet.cli_options import settings
 from gradlet.errors import GradletError
-
-stderr = Console(stderr=True)
 
 TargetName = Annotated[str, typer.Option("--target", help="A device: a name or a .toml file.")]
 Cores = Annotated[int | None, typer.Option(help="Cores of the cluster.")]
@@ -124,7 +123,7 @@ def numbers(
     option: str, text: str, counts: tuple[int, ...], least: int, form: str
 ) -> tuple[int, ...]:
     parts = text.lower().split("x")
-    right = all(part.isdigit() and int(part) >= least for part in parts)
+    right = all(re.fullmatch(r"[0-9]{1,9}", part) and int(part) >= least for part in parts)
     if not right or len(parts) not in counts:
         raise GradletError(f"{option} {text}: write it as {form}")
     return tuple(int(part) for part in parts)
@@ -133,10 +132,10 @@ def numbers(
 def _show(case: bench.Case, device: targets.Target, alignments: int, as_json: bool) -> int:
     if alignments < 1:
         raise GradletError(f"--alignments {alignments}: it must be 1 or more")
-    with stderr.status(case.label) as status:
+    with stderr.status(Text(case.label)) as status:
         report = bench.measure(case, device, alignments=alignments, progress=status.update)
     if as_json:
-        print(json.dumps(report.to_json(), indent=1))
+        json_output.write(report.to_json())
     else:
         _tables(report)
     return 0 if report.passed else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import wraps
@@ -140,7 +141,7 @@ def _shape(text: str | None) -> list[int] | None:
     if text is None:
         return None
     parts = text.lower().replace(",", "x").split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
+    if not all(re.fullmatch(r"0*[1-9][0-9]{0,11}", part) for part in parts):
         raise GradletError(f"--input {text}: write the shape of one sample as for example 3x32x32")
     return [int(part) for part in parts]
 

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gradlet import target as targets
 from gradlet.cli_bench import numbers
+from gradlet.cli_errors import stderr
 from gradlet.cli_options import settings
 from gradlet.errors import GradletError
+from gradlet.terminal import console, plain
 from gradlet.tune import Settings
 from gradlet.tuning import Tuning, tune_project
 from gradlet.tuning_layer import LayerTuning, tune_layer
@@ -98,9 +99,9 @@ def _bar() -> Iterator[Any]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=stderr, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def progress(done: int, total: int, text: str) -> None:
@@ -133,8 +134,9 @@ def _show_project(value: dict[str, Any]) -> None:
         tiles = str(node["tile"]["tiles"]) if node["tile"] else ""
         gain = f"{node['before'] / node['after']:.2f} x" if node["after"] else ""
         cycles = (f"{node['before']:,}", f"{node['after']:,}")
-        table.add_row(node["name"], node["kernel"].removeprefix("gl_"), tiles, *cycles, gain)
-    Console().print(table)
+        names = plain(node["name"], node["kernel"].removeprefix("gl_"))
+        table.add_row(*names, tiles, *cycles, gain)
+    console().print(table)
     rate = f", {value['mac_per_cycle']:.2f} MAC per cycle" if value["mac_per_cycle"] else ""
     print(
         f"a training step: {value['before_cycles']:,} -> {value['after_cycles']:,} cycles "
@@ -151,4 +153,4 @@ def _show_layer(value: dict[str, Any]) -> None:
         buffers = "double" if row["ahead"] else "single"
         rate = f"{row['mac_per_cycle']:.2f}"
         table.add_row(split, buffers, row["variant"], f"{row['cycles']:,}", rate)
-    Console().print(table)
+    console().print(table)

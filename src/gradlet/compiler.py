@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gradlet.cache import cache_folder, held_by, is_whole, keep, scratch_folder
-from gradlet.errors import GradletError
+from gradlet.errors import GradletError, InternalError
 
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wsign-conversion", "-Werror")
 EXACT = ("-ffp-contract=off", "-fno-math-errno")
 """No fma that is not written; without the second a square root would call libm, to set errno."""
 BASE = ("-std=c99", *WARNINGS, *EXACT)
@@ -29,6 +29,7 @@ DEVICE_ONLY = ("-O2", "-ffreestanding", "-fno-sanitize=all", "-fomit-frame-point
 QUICK = "-O3"
 TEMPORARY = ("TMPDIR", "ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
 """Variables that say where compilers put files of their own."""
+FULL_DISK = "No space left on device"
 MISSING_ZIG = (
     "there is no compiler for this device: the Python package ziglang is not here; "
     "`pip install ziglang` brings it"
@@ -237,7 +238,8 @@ def run_compiler(command: Sequence[str], output: Path, what: Path) -> None:
             raise GradletError(f"cannot start the C compiler {command[0]}: {error}") from None
     if done.returncode:
         said = done.stderr.strip()[-4000:]
-        raise GradletError(f"the C compiler {command[0]} rejects {what.name}:\n{said}")
+        kind = GradletError if FULL_DISK in said else InternalError
+        raise kind(f"the C compiler {command[0]} rejects {what.name}:\n{said}")
 
 
 @cache

@@ -7,5 +7,9 @@ class GradletError(Exception):
     """A mistake that the user can mend; `str()` is the whole message."""
 
 
+class InternalError(GradletError):
+    """A fault of Gradlet's own, found by one of its checks: nothing that the user can mend."""
+
+
 class DoesNotFit(GradletError):
     """The model needs more memory than the target has."""

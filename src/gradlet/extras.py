@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from gradlet import interrupt
 from gradlet.errors import GradletError
 
 
 def require(package: str, what: str) -> Any:
     try:
-        return importlib.import_module(package)
+        with interrupt.importing():
+            return importlib.import_module(package)
     except ImportError:
         raise GradletError(
             f"{what} is not installed; `pip install gradlet[{package}]` brings it"

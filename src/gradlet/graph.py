@@ -25,6 +25,9 @@ Attrs = Mapping[str, Attr]
 Array = NDArray[Any]
 
 PHASES = ("forward", "backward", "update")
+OWN_SPACE = "@"
+"""Names of what is no tensor of a graph begin with it (scratch, tiles), and no tensor's does."""
+
 EXTERNAL_ROLES = ("input", "target", "param", "const", "state")
 ROLES = (*EXTERNAL_ROLES, "activation", "loss", "gradient", "partial", "updated")
 
@@ -91,6 +94,9 @@ class Graph:
     accumulate  micro-batches per update
     layout    of feature maps: chw, or hwc
     stored    what lies otherwise than in the model: viewed as the first, permuted by the second
+
+    Names are unique and nothing more: what a tensor is for is told by its role and its readers. The
+    model's own tensors come first and keep their names; `own_names` has those that could not.
     """
 
     name: str
@@ -106,6 +112,11 @@ class Graph:
     accumulate: int = 1
     layout: str = "chw"
     stored: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict, compare=False)
+    own_names: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def own_name(self, name: str) -> str:
+        """What the model itself calls a tensor."""
+        return self.own_names.get(name, name)
 
     def site(self, node: Node) -> Site:
         ins = tuple(self.tensors[name] for name in node.inputs)
@@ -135,6 +146,16 @@ class Graph:
         return users
 
     @property
+    def target(self) -> str:
+        """What the loss compares with, known by its role: a model may call its own tensors so."""
+        return next((tensor.name for tensor in self.of_role("target")), "")
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """What every micro-batch brings: the inputs, then the target."""
+        return (*self.inputs, *filter(None, [self.target]))
+
+    @property
     def trained(self) -> tuple[str, ...]:
         return tuple(old for old, _ in self.updates if self.tensors[old].role == "param")
 
@@ -157,6 +178,7 @@ class Graph:
             "accumulate": self.accumulate,
             "layout": self.layout,
             "stored": {name: [list(s), list(o)] for name, (s, o) in self.stored.items()},
+            "own_names": dict(self.own_names),
             "data": {name: array_to_json(value) for name, value in self.data.items()},
             "samples": {name: array_to_json(value) for name, value in self.samples.items()},
         }
@@ -180,6 +202,7 @@ class Graph:
             accumulate=value["accumulate"],
             layout=value["layout"],
             stored={name: (tuple(s), tuple(o)) for name, (s, o) in value["stored"].items()},
+            own_names=dict(value.get("own_names", {})),
         )
 
     def dumps(self) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradlet.dtypes import DTYPES
-from gradlet.errors import GradletError
-from gradlet.graph import EXTERNAL_ROLES, PHASES, ROLES, Graph, Node
+from gradlet.errors import GradletError, InternalError
+from gradlet.graph import EXTERNAL_ROLES, OWN_SPACE, PHASES, ROLES, Graph, Node
 from gradlet.ops import OPS
 
 
@@ -16,19 +16,25 @@ def check_graph(graph: Graph) -> None:
     """Raise with all faults found, or return."""
     faults = [*_tensors(graph), *_program(graph), *_ties(graph), *_values(graph)]
     if faults:
-        raise GradletError(f"graph '{graph.name}' is not sound:\n  " + "\n  ".join(faults))
+        raise InternalError(f"graph '{graph.name}' is not sound:\n  " + "\n  ".join(faults))
 
 
 def _tensors(graph: Graph) -> Iterator[str]:
     for name, tensor in graph.tensors.items():
         if name != tensor.name:
             yield f"tensor '{tensor.name}' is filed as '{name}'"
+        if not name or name.startswith(OWN_SPACE):
+            yield f"'{name}' is no name for a tensor"
         if tensor.role not in ROLES:
             yield f"'{name}' has the unknown role '{tensor.role}'"
         if tensor.dtype not in DTYPES:
             yield f"'{name}' has the unknown dtype '{tensor.dtype}'"
         if any(extent < 1 for extent in tensor.shape):
             yield f"'{name}' has an empty dimension: {tensor.shape}"
+    if len(graph.of_role("target")) > 1:
+        yield f"there are several targets: {[t.name for t in graph.of_role('target')]}"
+    if {t.name for t in graph.of_role("input")} != set(graph.inputs):
+        yield f"the inputs are {list(graph.inputs)}, but by their roles they are others"
     for name in (*graph.inputs, *graph.outputs):
         if name not in graph.tensors:
             yield f"'{name}' is an input or output that does not exist"

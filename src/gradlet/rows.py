@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gradlet.builder import GraphBuilder
 from gradlet.graph import Graph, Node, Shape, Site, Tensor
 from gradlet.ops import OPS
 from gradlet.ops.base import Emitter, integer
@@ -22,15 +23,21 @@ def rows_name(name: str, rows: Range) -> str:
     return f"{name}[{rows[0]}:{rows[1]}]"
 
 
-def with_rows_apart(graph: Graph, chosen: Mapping[str, Range]) -> Graph:
-    """The same forward pass, with the chosen rows of some parameters as parameters."""
+def with_rows_apart(graph: Graph, chosen: Mapping[str, Range]) -> tuple[Graph, list[str]]:
+    """The same forward pass, with the chosen rows of some parameters as parameters: these."""
     if not chosen:
-        return graph
-    tensors, data = dict(graph.tensors), dict(graph.data)
+        return graph, []
+    builder = GraphBuilder(graph.name, graph)
+    tensors, data = builder.tensors, builder.data
     setters: list[Node] = []
     updates = list(graph.updates)
+    read: dict[str, str] = {}
+    parts: list[str] = []
     for name, rows in chosen.items():
-        part, used, kept = rows_name(name, rows), f"{name}.used", f"{name}.kept"
+        wanted = (rows_name(name, rows), f"{name}.used", f"{name}.kept")
+        part, used, kept = map(builder.unique, wanted)
+        parts.append(part)
+        read[name] = used
         shape = tensors[name].shape
         tensors[name] = replace(tensors[name], role="state")
         tensors[part] = Tensor(part, (rows[1] - rows[0], *shape[1:]), role="param")
@@ -45,11 +52,10 @@ def with_rows_apart(graph: Graph, chosen: Mapping[str, Range]) -> Graph:
             Node(kept, "reshape", (used,), (kept,), {"shape": shape}, module=module),
         ]
         updates.append((name, kept))
-    read = {name: f"{name}.used" for name in chosen}
     nodes = [replace(n, inputs=tuple(read.get(i, i) for i in n.inputs)) for n in graph.nodes]
-    return replace(
-        graph, tensors=tensors, data=data, nodes=(*setters, *nodes), updates=tuple(updates)
-    )
+    nodes = [*setters, *nodes]
+    apart = replace(graph, tensors=tensors, data=data, nodes=tuple(nodes), updates=tuple(updates))
+    return apart, parts
 
 
 class RowGradients:

@@ -66,8 +66,7 @@ def _chosen(graph: Graph, names: Sequence[str], part: str) -> list[str]:
     goes first."""
     if part == "all":
         return list(names)
-    hits = [n for n in names if fnmatchcase(n, part) or n.startswith(part.rstrip(".") + ".")]
-    if hits:
+    if hits := _named(graph, names, part):
         return hits
     if part.startswith("last:"):
         return _last(graph, part)
@@ -80,6 +79,16 @@ def _chosen(graph: Graph, names: Sequence[str], part: str) -> list[str]:
     if not hits:
         raise GradletError(f"--update: model '{graph.name}' has no {part}; {_listing(names)}")
     return hits
+
+
+def _named(graph: Graph, names: Sequence[str], part: str) -> list[str]:
+    """By the model's own names: exactly, as a pattern, or as the path of a module."""
+    known = {name: graph.own_name(name) for name in names}
+    path = part.rstrip(".") + "."
+    exact = [name for name, own in known.items() if own == part]
+    return exact or [
+        n for n, own in known.items() if fnmatchcase(own, part) or own.startswith(path)
+    ]
 
 
 def _last(graph: Graph, part: str) -> list[str]:

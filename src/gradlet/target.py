@@ -13,6 +13,7 @@ from gradlet.errors import GradletError
 FOLDER = Path(__file__).parent / "targets"
 UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 MAX_CORES = 16
+MAX_SIZE = 2**31 - 1
 DEFAULT = "pulp-open"
 
 
@@ -79,13 +80,18 @@ def names() -> list[str]:
 def parse_size(text: str | int) -> int:
     """Bytes from `64k`, `1.5M` or a plain number."""
     if isinstance(text, int):
-        return text
+        text = str(text)
     lower = text.strip().lower().removesuffix("b")
     unit = lower[-1:] if lower[-1:] in "kmg" else ""
     try:
-        return int(float(lower.removesuffix(unit)) * UNITS[unit])
-    except ValueError:
+        size = int(float(lower.removesuffix(unit)) * UNITS[unit])
+    except (ValueError, OverflowError):
         raise GradletError(f"'{text}' is not a size; write for example 64k or 1.5M") from None
+    if not 0 <= size <= MAX_SIZE:
+        raise GradletError(
+            f"'{text}': a memory has 0 to {MAX_SIZE:,} bytes; addresses have 32 bits"
+        )
+    return size
 
 
 def load(
@@ -148,6 +154,24 @@ def _machine(
             f"dma_counters = {config.dma_counters}: each of the {config.cores} cores needs one"
         )
     return tuple((field.name, int(getattr(config, field.name))) for field in fields(config))
+
+
+def simulator_options(target: Target) -> list[str]:
+    """What `gradlet sim` has to be told to run a program as this target does."""
+    from gradlet.sim.config import SimConfig
+
+    known = target.name if target.name in names() else DEFAULT
+    usual = SimConfig.load(known)
+    given = {name: value for name, value in target.machine if value != int(getattr(usual, name))}
+    cores = given.pop("cores", None)
+    options = ["--target", known] if known != DEFAULT else []
+    options += ["--cores", str(cores)] if cores is not None else []
+    if "contention" in given:
+        options += ["--set", f"contention={'on' if given.pop('contention') else 'off'}"]
+    return [
+        *options,
+        *(word for item in given.items() for word in ("--set", "{}={}".format(*item))),
+    ]
 
 
 def _from_toml(value: Mapping[str, Any], path: Path) -> Target:

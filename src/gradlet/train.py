@@ -14,9 +14,11 @@ from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, WEIGHTED_BY, options_of, target_of
 from gradlet.recipe import LOSS_OPTIONS, Recipe
-from gradlet.rows import RowGradients, rows_name, with_rows_apart
+from gradlet.rows import RowGradients, with_rows_apart
 from gradlet.selection import select, select_rows
-from gradlet.update import append_update, check_optimizer
+from gradlet.update import LARGEST, append_update, check_optimizer
+
+MOST_MICRO_BATCHES = 4096
 
 
 def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
@@ -27,8 +29,8 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
             f"the model returns {len(graph.outputs)} tensors; a loss needs exactly one"
         )
     whole, rows = select(graph, recipe.update), select_rows(graph, recipe.update)
-    graph = with_rows_apart(graph, rows)
-    trainable = [*whole, *(rows_name(name, part) for name, part in rows.items())]
+    graph, parts = with_rows_apart(graph, rows)
+    trainable = [*whole, *parts]
     builder = GraphBuilder(graph.name, graph)
     loss, samples, stored = _append_loss(builder, graph, recipe, targets)
     grads = _backward(builder, loss, trainable, recipe.accumulate)
@@ -59,12 +61,21 @@ def _check_recipe(recipe: Recipe) -> None:
         raise GradletError(f"a loss is a {' or a '.join(REDUCTIONS)}, not '{recipe.reduction}'")
     if not 0 <= recipe.label_smoothing <= 1:
         raise GradletError(f"label smoothing is a share from 0 to 1, not {recipe.label_smoothing}")
-    if not (np.isfinite(recipe.delta) and recipe.delta >= 0):
+    if not 0 <= recipe.delta <= LARGEST:
         raise GradletError(f"a delta of {recipe.delta} makes no sense")
     _check_loss_options(recipe)
     check_optimizer(recipe)
-    if recipe.accumulate < 1:
-        raise GradletError(f"gradients can be accumulated over 1 or more, not {recipe.accumulate}")
+    for option in ("class_weights", "pos_weight"):
+        if not all(0 <= value <= LARGEST for value in getattr(recipe, option)):
+            given = ", ".join(map(str, getattr(recipe, option)))
+            raise GradletError(f"{option} are numbers from 0 up, not {given}")
+    if not -(2**31) <= recipe.ignore_index < 2**31:
+        raise GradletError(f"ignore_index {recipe.ignore_index} is no label: labels have 32 bits")
+    if not 1 <= recipe.accumulate <= MOST_MICRO_BATCHES:
+        raise GradletError(
+            f"gradients can be accumulated over 1 to {MOST_MICRO_BATCHES} micro-batches, not "
+            f"{recipe.accumulate}: the golden data are computed over whole updates"
+        )
 
 
 def _check_loss_options(recipe: Recipe) -> None:
@@ -97,22 +108,25 @@ def _append_loss(
         scores = builder.add("reshape", [output.name], {"shape": (rows, output.shape[-1])})
         shape, targets = (rows,), None if targets is None else targets.reshape(-1, rows)
     elif output.name in stored:
-        shape, stored["target"] = output.shape, stored[output.name]
+        shape = output.shape
         if targets is not None:
             targets = targets.transpose(0, *(dim + 1 for dim in order))
+    target = builder.external(builder.unique("target"), shape, "target", dtype)
+    if scores == output.name and output.name in stored:
+        stored[target] = stored[output.name]
     if targets is not None:
-        samples["target"] = np.ascontiguousarray(targets)
-    builder.external("target", shape, "target", dtype)
+        samples[target] = np.ascontiguousarray(targets)
     defaults = Recipe()
     attrs = {
         name: getattr(recipe, name)
         for name in options_of(recipe.loss)
         if getattr(recipe, name) != getattr(defaults, name)
     }
-    operands = [scores, "target"]
+    operands = [scores, target]
     weights = WEIGHTED_BY.get(recipe.loss, "")
     if weights and getattr(recipe, weights):
-        operands.append(builder.value(weights, np.asarray(getattr(recipe, weights)), "const"))
+        values = np.asarray(getattr(recipe, weights))
+        operands.append(builder.value(builder.unique(weights), values, "const"))
     loss = builder.add(recipe.loss, operands, attrs, role="loss", name="loss")
     return loss, samples, stored
 
@@ -129,8 +143,9 @@ def _checked_targets(
         if not np.isfinite(targets).all():
             raise GradletError("the targets contain NaN or infinity")
         return targets.astype(np.float32)
-    labels = targets.astype(np.int64)
-    if not (labels == targets).all():
+    whole = np.isfinite(targets) & (np.abs(targets) < 2.0**62)
+    labels = np.where(whole, targets, 0).astype(np.int64)
+    if not whole.all() or not (labels == targets).all():
         raise GradletError("class labels must be whole numbers")
     known = labels[labels != recipe.ignore_index]
     if known.size and (known.min() < 0 or known.max() >= output[1]):
@@ -168,7 +183,7 @@ def _backward(
     """Append the gradients of everything between the trainable parameters and the loss."""
     forward = list(builder.nodes)
     needed = _needs_gradient(forward, trainable)
-    seed = builder.value("d_loss", np.asarray(1.0 / accumulate), "const")
+    seed = builder.value(builder.unique("d_loss"), np.asarray(1.0 / accumulate), "const")
     emit = _BackwardEmitter(builder)
     rows = RowGradients(forward)
     parts: dict[str, list[str]] = {loss: [seed]}
@@ -191,7 +206,9 @@ def _backward(
         emit.module = ""
         if parts.get(name):
             _total(emit, name, parts, grads, renames)
-    return _name_gradients(builder, grads, renames, loss)
+    renames.pop(seed, None)
+    grads.pop(loss, None)
+    return _name_gradients(builder, grads, renames)
 
 
 def _append_steps(builder: GraphBuilder) -> list[tuple[str, str]]:
@@ -246,12 +263,11 @@ def _total(
 
 
 def _name_gradients(
-    builder: GraphBuilder, grads: dict[str, str], renames: dict[str, str], loss: str
+    builder: GraphBuilder, grads: dict[str, str], renames: dict[str, str]
 ) -> dict[str, str]:
     """Call the gradient of t `d_t`; one that passes through unchanged keeps its first name."""
-    renames = {old: new for old, new in renames.items() if old != "d_loss" and old != new}
-    builder.rename(renames)
-    named = {name: renames.get(grad, grad) for name, grad in grads.items() if name != loss}
+    renames = builder.rename(renames)
+    named = {name: renames.get(grad, grad) for name, grad in grads.items()}
     for grad in named.values():
         tensor = builder.tensors[grad]
         if tensor.role == "partial":

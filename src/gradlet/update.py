@@ -12,6 +12,7 @@ from gradlet.graph import Array
 from gradlet.ops.optimizer import update_op
 from gradlet.recipe import Recipe
 
+LARGEST = float(np.finfo(np.float32).max)
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
@@ -23,13 +24,13 @@ def check_optimizer(recipe: Recipe) -> None:
         )
     for name in ("lr", "weight_decay", "momentum", "clip_norm", "clip_value"):
         value = getattr(recipe, name)
-        if not (np.isfinite(value) and value >= 0):
+        if not (abs(value) <= LARGEST and value >= 0):
             words = {"lr": "learning rate"}.get(name, name.replace("_", " "))
             raise GradletError(f"a {words} of {value} makes no sense")
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(recipe, name) < 1:
             raise GradletError(f"{name} is between 0 and 1, not {getattr(recipe, name)}")
-    if not (np.isfinite(recipe.eps) and np.float32(recipe.eps) > 0):
+    if not (abs(recipe.eps) <= LARGEST and np.float32(recipe.eps) > 0):
         raise GradletError(f"eps keeps Adam from dividing by 0; it cannot be {recipe.eps}")
     if recipe.optimizer != "sgd" and (recipe.momentum or recipe.nesterov):
         raise GradletError(f"momentum and nesterov are SGD's; {recipe.optimizer} has betas")
@@ -60,9 +61,7 @@ def append_update(
 
 
 def _state(builder: GraphBuilder, name: str, value: Array) -> str:
-    if name in builder.tensors:
-        raise GradletError(f"'{name}' is a name of the optimizer; give that of the model another")
-    return builder.value(name, value, "state")
+    return builder.value(builder.unique(name), value, "state")
 
 
 def _accumulated(builder: GraphBuilder, name: str, grad: str) -> tuple[str, str]:
@@ -81,13 +80,13 @@ def _clipped(builder: GraphBuilder, grads: dict[str, str], recipe: Recipe) -> di
     def add(op: str, inputs: list[str], name: str = "") -> str:
         return builder.add(op, inputs, phase="update", role="partial", name=name)
 
-    _state(builder, "clip", np.asarray([recipe.clip_norm or recipe.clip_value]))
+    limit = _state(builder, "clip", np.asarray([recipe.clip_norm or recipe.clip_value]))
     if recipe.clip_value:
-        return {w: add("clip_value", [g, "clip"], f"d_{w}.clipped") for w, g in grads.items()}
+        return {w: add("clip_value", [g, limit], f"d_{w}.clipped") for w, g in grads.items()}
     squares: list[str] = []
     for grad in grads.values():
         squares = [add("clip_squares", [grad, *squares])]
-    factor = add("clip_factor", [*squares, "clip"], "clip.factor")
+    factor = add("clip_factor", [*squares, limit], "clip.factor")
     return {w: add("clip_scale", [g, factor], f"d_{w}.clipped") for w, g in grads.items()}
 
 
@@ -95,32 +94,33 @@ def _optimized(
     builder: GraphBuilder, grads: dict[str, str], recipe: Recipe
 ) -> Iterator[tuple[str, str]]:
     op = update_op("momentum" if recipe.momentum else recipe.optimizer)
-    _state(builder, "hyper", np.asarray([float(getattr(recipe, h)) for h in op.hyper]))
+    hyper = _state(builder, "hyper", np.asarray([float(getattr(recipe, h)) for h in op.hyper]))
     shared = []
     if "c" in op.inputs and grads:
-        _state(builder, "correction", np.zeros(2))
+        correction = _state(builder, "correction", np.zeros(2))
         shared = [
             builder.add(
                 "adam_correction",
-                ["correction", "hyper"],
+                [correction, hyper],
                 phase="update",
                 role="updated",
                 name="correction.next",
             )
         ]
-        yield "correction", shared[0]
-    better = {}
+        yield correction, shared[0]
+    better: dict[str, str] = {}
+    updates: list[tuple[str, str]] = []
     for name, grad in grads.items():
         shape = builder.tensors[name].shape
         states = [_state(builder, f"{s}_{name}", np.zeros(shape)) for s in op.remembers]
         results = builder.add_many(
             op.name,
-            [name, grad, "hyper", *states, *shared],
+            [name, grad, hyper, *states, *shared],
             phase="update",
             role="updated",
             name=f"{name}.next",
         )
         better.update({new: f"{s}.next" for s, new in zip(states, results[1:], strict=True)})
-        for old, new in zip((name, *states), results, strict=True):
-            yield old, better.get(new, new)
-    builder.rename(better)
+        updates += zip((name, *states), results, strict=True)
+    better = builder.rename(better)
+    yield from ((old, better.get(new, new)) for old, new in updates)

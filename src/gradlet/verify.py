@@ -18,6 +18,7 @@ from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
+from gradlet.ops.optimizer import hyper_of
 from gradlet.recorded import compared
 from gradlet.shipped import Shipped, check_shipped
 from gradlet.tolerance import CAREFUL, Expectation, expect, first_divergence
@@ -250,9 +251,10 @@ def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, A
     }
     if not fused:
         return {}
-    hyper = np.zeros_like(plan.graph.data["hyper"])
+    settings = hyper_of(plan.graph)
+    hyper = np.zeros_like(plan.graph.data[settings])
     hyper[0] = LARGE_RATE
-    run = train(project, steps=1, states=True, overrides={"hyper": hyper})
+    run = train(project, steps=1, states=True, overrides={settings: hyper})
     return {
         grad: (plan.graph.data[weight].astype(np.float64) - run.states[0][weight]) / LARGE_RATE
         for weight, grad in fused.items()

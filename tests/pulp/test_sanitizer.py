@@ -96,7 +96,7 @@ def test_unwritten_scratch(tmp_path: Path) -> None:
     message = fault(device)
     assert "kernel gl_f32_conv2d_forward_relu__im2col" in message
     assert "where nobody has written" in message
-    assert "byte 4 of 'scratch." in message
+    assert "byte 4 of '@scratch." in message
 
 
 def test_two_cores_that_store_to_one_word(project: Project) -> None:

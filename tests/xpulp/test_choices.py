@@ -59,7 +59,7 @@ def test_a_thousand_delays(tmp_path: Path) -> None:
 
 
 def test_a_thousand_tables(tmp_path: Path) -> None:
-    """Numbers outside of the table as well."""
+    """Numbers outside of the table as well: they give NaN."""
     generator, twins = np.random.default_rng(2), Twins([GATHER], tmp_path, 8)
     with Trial([GATHER], cluster(), sanitize=True) as trial:
         for _ in range(1050):
@@ -68,9 +68,11 @@ def test_a_thousand_tables(tmp_path: Path) -> None:
             table = generator.standard_normal((rows, width)).astype(np.float32)
             index = generator.integers(-1, rows + 1, count).astype(np.int32)
             sizes: dict[str, Size] = {"rows": rows, "count": count, "width": width, "skip": -1}
-            output = np.full((count, width), np.nan, np.float32)
+            output = np.full((count, width), 7, np.float32)
             made = trial.call(GATHER, [output], [table, index], sizes).outputs
             assert same_bits(made, twins.call(GATHER, [output], [table, index], sizes)), sizes
+            outside = (index < 0) | (index >= rows)
+            np.testing.assert_array_equal(np.isnan(made[0]).all(1), outside)
 
 
 def test_a_thousand_dropouts(tmp_path: Path) -> None:

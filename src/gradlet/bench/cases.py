@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ LAYOUTS = ("nn", "nt", "tn")
 HYPER = {"sgd": (0.01, 0.0), "momentum": (0.01, 0.0, 0.9, 0.0)}
 """Rate and decay, as a layer that is trained has them."""
 ROUNDOFF = 2.0**-24
+LARGEST = 2**18
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,17 @@ def _renamed(case: Case, label: str) -> Case:
 
 def _random(seed: int = 0) -> Any:
     generator = np.random.default_rng(seed)
-    return lambda *shape: np.asarray(generator.standard_normal(shape), np.float32)
+
+    def draw(*shape: int) -> Array:
+        elements = math.prod(shape)
+        if elements > LARGEST:
+            raise GradletError(
+                f"an operand of {'x'.join(map(str, shape))} has {elements:,} elements; L1, where "
+                f"it has to lie, never has room for more than {LARGEST:,}"
+            )
+        return np.asarray(generator.standard_normal(shape), np.float32)
+
+    return draw
 
 
 def _positive(**sizes: int) -> None:

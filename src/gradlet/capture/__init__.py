@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import traceback
+import zipfile
+import zlib
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gradlet.builder import MOST_ELEMENTS
 from gradlet.capture.importer import Captured, check_indices, stack_batches
+from gradlet.capture.user_code import FOREIGN, described
 from gradlet.dtypes import numpy_dtype
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 
 __all__ = ["Captured", "capture"]
+DAMAGED = (OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What reading an archive may end with; methods of compression that are not there among them."""
 
 
 def capture(
@@ -36,8 +44,21 @@ def capture(
     together, the rest become further micro-batches of the golden data. `data` names an .npz with
     arrays `inputs` and `targets` that take their place.
     """
-    if batch is not None and batch < 1:
+    if batch is not None and not 1 <= batch <= MOST_ELEMENTS:
         raise GradletError(f"a batch of {batch} makes no sense")
+    with redirect_stdout(sys.stderr):  # a model's own prints are no result
+        return _captured(model, inputs, targets, batch, input_shape, data, name)
+
+
+def _captured(
+    model: Any,
+    inputs: Any,
+    targets: Any,
+    batch: int | None,
+    input_shape: Sequence[int] | None,
+    data: Path | None,
+    name: str,
+) -> Captured:
     if not isinstance(model, str | Path):
         captured = _from_module(model, inputs, targets, batch, name or type(model).__name__.lower())
     elif str(model).startswith("zoo:"):
@@ -120,17 +141,19 @@ def _load_python(path: Path) -> Any:
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise GradletError(f"'{path}' cannot be imported: {_last_line(error)}") from None
+    except FOREIGN as error:
+        raise GradletError(f"'{path}' cannot be imported: {_last_line(error, path)}") from None
     finally:
         sys.path.remove(folder)
     return module
 
 
-def _last_line(error: BaseException) -> str:
+def _last_line(error: BaseException, path: Path) -> str:
+    """What happened, and the last line of the user's own file that led there."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    own = [frame for frame in frames if Path(frame.filename).name == path.name] or frames
+    where = f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
+    return f"{described(error)}{where}"
 
 
 def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
@@ -141,8 +164,9 @@ def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
     if callable(value) and not isinstance(value, torch.nn.Module):
         try:
             value = value()
-        except Exception as error:
-            raise GradletError(f"'{spec}' fails when called: {_last_line(error)}") from None
+        except FOREIGN as error:
+            path = Path(spec.rpartition(":")[0])
+            raise GradletError(f"'{spec}' fails when called: {_last_line(error, path)}") from None
     if isinstance(value, torch.nn.Module):
         return value, getattr(value, "example_inputs", None), None
     if isinstance(value, tuple) and value and isinstance(value[0], torch.nn.Module):
@@ -157,6 +181,11 @@ def _resolve(value: Any, spec: str) -> tuple[Any, Any, Any]:
 def _random_input(shape: Sequence[int]) -> Any:
     from gradlet.extras import require_torch
 
+    if (elements := math.prod(shape)) > MOST_ELEMENTS:
+        raise GradletError(
+            f"--input {'x'.join(map(str, shape))}: {elements:,} numbers are more than any target "
+            f"holds; {MOST_ELEMENTS:,} are possible"
+        )
     values = np.random.default_rng(0).standard_normal((1, *shape)).astype(np.float32)
     return (require_torch().from_numpy(values),)
 
@@ -170,8 +199,19 @@ def _from_module(module: Any, inputs: Any, targets: Any, batch: int | None, name
     size = graph.tensors[graph.inputs[0]].shape[0]
     if targets is None:
         return Captured(graph, module=module)
-    stacked = stack_batches(np.asarray(targets), size, "the targets")
-    return Captured(graph, stacked, module=module)
+    try:
+        values = np.asarray(targets)
+    except Exception as error:  # a list of lists of different lengths, a tensor that is nowhere
+        raise GradletError(f"the targets of '{name}' are no array: {error}") from None
+    given = _user_targets(values, size, f"the targets of '{name}'")
+    listed = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    counts = {len(value) for value in listed}
+    if counts != {len(values)}:
+        raise GradletError(
+            f"'{name}' has different numbers of samples: {', '.join(str(len(v)) for v in listed)} "
+            f"of its inputs, {len(values)} of its targets; each needs the other"
+        )
+    return Captured(graph, given, module=module)
 
 
 def _with_data(captured: Captured, path: Path) -> Captured:
@@ -180,34 +220,76 @@ def _with_data(captured: Captured, path: Path) -> Captured:
     try:
         with np.load(path) as file:
             arrays = dict(file)
-    except (OSError, ValueError) as error:
+    except DAMAGED as error:
         raise GradletError(f"cannot read '{path}' as .npz: {error}") from None
-    if len(graph.inputs) == 1 and "inputs" in arrays:
-        arrays[graph.inputs[0]] = arrays.pop("inputs")
-    samples = {name: _user_samples(graph, name, arrays, path) for name in graph.inputs}
+    given = {name: arrays[_key(graph, name, arrays, path)] for name in graph.inputs}
+    counts = {graph.own_name(name): len(values) for name, values in given.items() if values.ndim}
+    samples = {name: _user_samples(graph, name, given[name], path) for name in graph.inputs}
     targets = captured.targets
     if "targets" in arrays:
         size = graph.tensors[graph.inputs[0]].shape[0]
-        targets = stack_batches(arrays["targets"], size, "the targets")
+        counts["targets"] = len(arrays["targets"]) if arrays["targets"].ndim else 0
+        targets = _user_targets(arrays["targets"], size, f"'{path}': 'targets'")
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
+        raise GradletError(
+            f"'{path}' has different numbers of samples: {listed}; each input needs its target"
+        )
     graph = replace(graph, samples=samples)
     check_indices(graph)
     return replace(captured, graph=graph, targets=targets)
 
 
-def _user_samples(graph: Graph, name: str, arrays: dict[str, Array], path: Path) -> Array:
-    shape = graph.tensors[name].shape
-    if name not in arrays:
-        wanted = "inputs" if len(graph.inputs) == 1 else f"'{name}'"
+def _key(graph: Graph, name: str, arrays: dict[str, Array], path: Path) -> str:
+    """The array of an input: `inputs` of the only one, else its name. `targets` is never an input;
+    one that is called so is given as `input.targets`."""
+    own = graph.own_name(name)
+    keys = [f"input.{own}", *(["inputs"] if len(graph.inputs) == 1 else [])]
+    keys += [own] if own != "targets" else []
+    found = next((key for key in keys if key in arrays), None)
+    if found is None:
+        wanted = " or ".join(f"'{key}'" for key in keys[1:] or keys)
         raise GradletError(f"'{path}' has no array {wanted}; it has {', '.join(arrays) or 'none'}")
-    values = arrays[name]
+    return found
+
+
+def _user_targets(values: Array, batch: int, what: str) -> Array:
+    """Samples of targets as micro-batches. Their shape and range is the loss's business."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "fiub":
+        raise GradletError(
+            f"{what} must be numbers, not {values.dtype}: class labels are whole numbers from 0"
+        )
+    if values.ndim == 0:
+        raise GradletError(f"{what} must have one entry per sample, not a single number")
+    if values.dtype.kind == "f":
+        _check_range(values, what)
+    return stack_batches(values, batch, what)
+
+
+def _check_range(values: Array, what: str) -> None:
+    """Finite, also as float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        bad = ~np.isfinite(values.astype(np.float32))
+    if bad.any():
+        worst = values[bad].reshape(-1)[0]
+        raise GradletError(
+            f"{what} must hold finite numbers of the range of float32 (up to 3.4e38); "
+            f"{int(bad.sum())} of {values.size} are not, such as {worst}"
+        )
+
+
+def _user_samples(graph: Graph, name: str, values: Array, path: Path) -> Array:
+    shape, own = graph.tensors[name].shape, graph.own_name(name)
     if values.ndim == 0 or values.shape[1:] != shape[1:]:
         raise GradletError(
-            f"'{path}': '{name}' has shape {values.shape}; the model takes [N, "
+            f"'{path}': '{own}' has shape {values.shape}; the model takes [N, "
             f"{', '.join(map(str, shape[1:]))}]"
         )
-    if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
-        raise GradletError(f"'{path}': '{name}' must hold finite numbers")
+    if values.dtype.kind not in "fiu":
+        raise GradletError(f"'{path}': '{own}' must hold finite numbers, not {values.dtype}")
+    _check_range(values, f"'{path}': '{own}'")
     dtype = numpy_dtype(graph.tensors[name].dtype)
     if dtype == np.int32 and not (values == values.astype(np.int32)).all():
-        raise GradletError(f"'{path}': '{name}' must hold indices, which are whole numbers")
+        raise GradletError(f"'{path}': '{own}' must hold indices, which are whole numbers")
     return stack_batches(values.astype(dtype), shape[0], f"'{path}'")

@@ -80,6 +80,7 @@ class GraphImporter:
         self.rounded = False  # whether a constant was computed in double precision
         self._constants: dict[tuple[str, Shape, bytes], str] = {}
         self._counts: Counter[str] = Counter()
+        self._states: dict[str, str] = {}  # by what they are asked for as
 
     def shape(self, name: str) -> Shape:
         return self.builder.tensors[name].shape
@@ -117,9 +118,11 @@ class GraphImporter:
         return self._constants[key]
 
     def state(self, name: str, array: Array) -> str:
-        if name in self.builder.tensors:
-            return name
-        return self.builder.value(name, array, "state", "f32" if array.dtype.kind == "f" else "i32")
+        if name not in self._states:
+            dtype = "f32" if array.dtype.kind == "f" else "i32"
+            own = self.builder.unique(name)
+            self._states[name] = self.builder.value(own, array, "state", dtype)
+        return self._states[name]
 
     def update(self, old: str, new: str) -> None:
         if old in self.updates:
@@ -152,6 +155,9 @@ class GraphImporter:
         except Unsupported as error:
             self.missing.note(self.module, call.target, shapes, f"not supported: {error}")
             return None
+        except ZeroDivisionError:
+            self.missing.note(self.module, call.target, shapes, "it divides by a constant 0")
+            return None
 
     def finish(
         self, inputs: Sequence[str], outputs: Sequence[str], samples: dict[str, Array]
@@ -177,6 +183,7 @@ class GraphImporter:
             {name: value for name, value in self.builder.data.items() if name in touched},
             samples,
             updates=tuple(self.updates.items()),
+            own_names={n: own for n, own in self.builder.own_names.items() if n in touched},
         )
         refuse_bad_values(graph)
         check_graph(graph)

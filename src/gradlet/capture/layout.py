@@ -61,7 +61,7 @@ class _Walk:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.builder = GraphBuilder(graph.name)
+        self.builder = GraphBuilder(graph.name, reserved=(*graph.inputs, *graph.data))
         self.laid: dict[str, Laid] = {}
         self.stored: dict[str, Placing] = {}
         self.samples = dict(graph.samples)

@@ -18,7 +18,7 @@ from gradlet.capture.onnx_file import (
     parameter_names,
     read_onnx,
 )
-from gradlet.errors import GradletError
+from gradlet.errors import GradletError, InternalError
 from gradlet.extras import require_onnx
 from gradlet.graph import Array, Attrs, Graph, Shape
 from gradlet.ops import ONNX
@@ -59,8 +59,9 @@ def capture_onnx(path: Path, *, batch: int | None = None) -> Graph:
 def _imported(file: OnnxFile) -> Graph:
     importer = _OnnxImporter(file)
     importer.walk()
-    samples = drawn_samples(importer.builder, list(file.inputs))
-    graph = importer.finish(list(file.inputs), importer.outputs, samples)
+    inputs = [importer.names[name] for name in file.inputs]
+    samples = drawn_samples(importer.builder, inputs)
+    graph = importer.finish(inputs, importer.outputs, samples)
     if file.fixed is not None:
         _check_outputs(graph, file)
     turn = [name for name, value in importer.origin.items() if not file.is_own(value)]
@@ -95,6 +96,7 @@ class _OnnxImporter(GraphImporter):
         self.lost: set[str] = set()  # results of refused nodes whose shape is not known either
         self.unsized: set[str] = set()  # of those, what would be known if the shapes were
         self.origin: dict[str, str] = {}  # tensor -> the value that it stores
+        self.pieces: dict[tuple[str, str], str] = {}  # (tensor, which part of it) -> tensor
         self.views: dict[str, str] = {}  # tensor -> the tensor of which it is a view
         self.initialisers = {item.name for item in file.model.graph.initializer}
         self.outputs: list[str] = []
@@ -102,7 +104,8 @@ class _OnnxImporter(GraphImporter):
     def walk(self) -> None:
         for name, shape in self.file.inputs.items():
             dtype = "i32" if name in self.file.integers else "f32"
-            self.names[name] = self.builder.external(name, shape, "input", dtype)
+            own = self.builder.model_name(name, "input")
+            self.names[name] = self.builder.external(own, shape, "input", dtype)
         self._initialisers()
         for node in self.file.model.graph.node:
             self._node(node)
@@ -144,6 +147,7 @@ class _OnnxImporter(GraphImporter):
         """Keep a known value as a tensor; `param` says so if it turns out to be a weight."""
         role = "param" if self.file.kind(value) == "PARAMETER" else "const"
         array = self.known[value].astype(np.float32)
+        name = self.builder.model_name(name, "weight")
         self.names[value] = self.builder.value(name, array, role)
         self.origin[name] = value
         return name
@@ -303,11 +307,12 @@ class _OnnxImporter(GraphImporter):
 
     def piece(self, value: Any, suffix: str, array: Array) -> str:
         whole = self.param(value)
-        name = f"{whole}.{suffix}"
-        if name not in self.builder.tensors:
+        if (whole, suffix) not in self.pieces:
+            name = self.builder.unique(f"{whole}.{suffix}")
             self.builder.value(name, array, self.builder.tensors[whole].role)
             self.origin[name] = self.origin[whole]
-        return name
+            self.pieces[whole, suffix] = name
+        return self.pieces[whole, suffix]
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         result = super().add(op, inputs, attrs)
@@ -384,7 +389,7 @@ def _check_against_file(graph: Graph, file: OnnxFile) -> None:
                 f"float32 (output '{name}'); repair the weights first"
             )
         if not same or not agrees_forward(graph, start, {name: expected}):
-            raise GradletError(
+            raise InternalError(
                 f"the captured graph of {file.path} does not compute what the file computes "
                 f"(output '{name}'); please report this model"
             )
@@ -393,10 +398,10 @@ def _check_against_file(graph: Graph, file: OnnxFile) -> None:
 def _run_file(graph: Graph, file: OnnxFile) -> list[Array]:
     helper = require_onnx().helper
     feeds = {}
-    for info in file.model.graph.input:
-        if info.name in file.inputs:
-            dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
-            feeds[info.name] = graph.samples[info.name][0].astype(dtype)
+    types = {info.name: info.type.tensor_type for info in file.model.graph.input}
+    for value, name in zip(file.inputs, graph.inputs, strict=True):
+        dtype = helper.tensor_dtype_to_np_dtype(types[value].elem_type)
+        feeds[value] = graph.samples[name][0].astype(dtype)
     try:
         with np.errstate(all="ignore"):
             results = require_onnx().reference.ReferenceEvaluator(file.model).run(None, feeds)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.builder import MOST_ELEMENTS
 from gradlet.capture.importer import Captured, GraphImporter, Unsupported, drawn_samples
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Shape
@@ -87,21 +89,32 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _training(table: Any) -> dict[str, int | float | str]:
+def _training(table: Any) -> dict[str, Any]:
     """The [training] table; its keys and their types are those of a Recipe, and the batch."""
     if not isinstance(table, dict):
         raise GradletError("'training' must be a table: [training]")
     samples = {**dataclasses.asdict(Recipe()), "batch": 1}
     _known_keys(table, list(samples), "training: ")
-    result: dict[str, int | float | str] = {}
+    result: dict[str, Any] = {}
     for key, value in table.items():
         kind = type(samples[key])
+        if kind is tuple:
+            result[key] = _numbers(key, value)
+            continue
         if kind is float and _is_integer(value):
             value = float(value)
         if type(value) is not kind:
             raise GradletError(f"training: '{key}' must be {_KINDS[kind]}, not {value!r}")
         result[key] = value
     return result
+
+
+def _numbers(key: str, value: Any) -> tuple[float, ...]:
+    """One number, or a list of them."""
+    items = value if isinstance(value, list) else [value]
+    if not items or not all(_is_integer(item) or isinstance(item, float) for item in items):
+        raise GradletError(f"training: '{key}' must be a number or a list of them, not {value!r}")
+    return tuple(map(float, items))
 
 
 _KINDS: dict[type, str] = {
@@ -191,6 +204,7 @@ class _TomlImporter(GraphImporter):
         shape, dtype = (batch, *_input_shape(table)), "i32" if indices else "f32"
         self.builder.external("input", shape, "input", dtype)
         self.results: dict[str, str] = {"input": "input"}
+        self.made: set[str] = set()  # parameters, as the file of weights calls them
 
     def _read_weights(self, folder: Path) -> dict[str, Array] | None:
         name = self.weights_file
@@ -226,7 +240,7 @@ class _TomlImporter(GraphImporter):
                 raise GradletError(
                     f"layer '{name}' is read by no other; the last one is the output"
                 )
-        unused = [name for name in self.weights or () if name not in self.builder.tensors]
+        unused = [name for name in self.weights or () if name not in self.made]
         if unused:
             raise GradletError(f"{self.weights_file} holds {unused}, which no layer has")
         return self.results[previous]
@@ -302,10 +316,17 @@ class _TomlImporter(GraphImporter):
         kind, shape, fan_in = value
         if any(extent < 1 for extent in shape):
             raise GradletError(f"the {kind} would have the shape {list(shape)}; sizes start at 1")
+        if (elements := math.prod(shape)) > MOST_ELEMENTS:
+            raise GradletError(
+                f"the {kind} would have the shape {list(shape)}, {elements:,} elements; no target "
+                f"holds more than {MOST_ELEMENTS:,}"
+            )
         name = f"{self.module}.{kind}"
         bound = 1.0 / np.sqrt(fan_in)
         drawn = self.generator.uniform(-bound, bound, shape)
-        return self.builder.value(name, self._stored(name, shape, drawn), "param")
+        self.made.add(name)
+        own = self.builder.model_name(name, "param")
+        return self.builder.value(own, self._stored(name, shape, drawn), "param")
 
     def _stored(self, name: str, shape: Shape, drawn: Array) -> Array:
         if self.weights is None:

@@ -8,11 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.builder import MOST_ELEMENTS
 from gradlet.capture.aliases import Aliases, in_place
 from gradlet.capture.canonical import canonical
 from gradlet.capture.importer import GraphImporter, Unsupported, check_indices, stack_batches
 from gradlet.capture.torch_check import check_against_module, copied, plain_attention
 from gradlet.capture.torch_fold import Folder
+from gradlet.capture.user_code import (
+    FOREIGN,
+    check_module,
+    check_result,
+    described,
+    refuse_strange,
+)
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
@@ -24,7 +32,15 @@ def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = N
     """The forward graph of an nn.Module, with its inputs as samples."""
     require_torch()
     everything = _examples(inputs)
+    if isinstance(module, require_torch().nn.Module):
+        check_module(module, name)
     size = batch or (everything[0].shape[0] if everything and everything[0].ndim else 1)
+    for index, value in enumerate(everything):
+        if (elements := value[0].numel() * size) > MOST_ELEMENTS:
+            raise GradletError(
+                f"example input {index} has {elements:,} elements in a batch of {size}; no target "
+                f"holds more than {MOST_ELEMENTS:,}"
+            )
     examples = tuple(_first(value, size) for value in everything)
     program = _export(module, examples, name)
     importer = _TorchImporter(name, program)
@@ -55,6 +71,7 @@ def _examples(inputs: Any) -> tuple[Any, ...]:
             raise GradletError(
                 f"example input {index} is a {type(value).__name__}; tensors are needed"
             )
+        refuse_strange(value, f"example input {index}")
         if not value.dtype.is_floating_point and value.dtype not in (torch.int64, torch.int32):
             raise GradletError(
                 f"example input {index} has dtype {value.dtype}; floats, or indices of type int64 "
@@ -75,39 +92,27 @@ def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
     torch = require_torch()
     if not isinstance(module, torch.nn.Module):
         raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
-    for path, parameter in module.named_parameters():
-        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-            raise GradletError(
-                f"parameter '{path}' of '{name}' has no shape yet: call the module once on example "
-                f"inputs, so that its lazy layers are made"
-            )
-        if not parameter.dtype.is_floating_point:
-            raise GradletError(f"parameter '{path}' has dtype {parameter.dtype}")
     module = copied(module).float().cpu()
     examples = tuple(value.detach().clone() for value in examples)
     try:
         with torch.enable_grad():
-            copied(module)(*examples)  # of a copy: a pass may change buffers
-    except Exception as error:
+            result = copied(module)(*examples)  # of a copy: a pass may change buffers
+    except FOREIGN as error:
         shapes = ", ".join(str(list(value.shape)) for value in examples)
         raise GradletError(
-            f"model '{name}' fails in PyTorch itself on inputs {shapes}: {_first_line(error)}"
+            f"model '{name}' fails in PyTorch itself on inputs {shapes}: {described(error)}"
         ) from None
+    check_result(result, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with plain_attention():
                 return torch.export.export(module, examples)
-    except Exception as error:
+    except FOREIGN as error:
         raise GradletError(
-            f"torch.export cannot trace model '{name}': {_first_line(error)}\nShapes and control "
+            f"torch.export cannot trace model '{name}': {described(error)}\nShapes and control "
             f"flow must not depend on the data; see the message of `torch.export.export`"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 class _TorchImporter(GraphImporter):
@@ -122,7 +127,7 @@ class _TorchImporter(GraphImporter):
         self.outputs: list[str] = []
         self.casts = any(str(n.target).startswith("aten.to.") for n in program.graph.nodes)
         self.aliases = Aliases(list(program.graph.nodes))
-        self._owners: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._owners: dict[tuple[Any, ...], str] = {}
 
     def walk(self) -> None:
         self._externals()
@@ -152,20 +157,22 @@ class _TorchImporter(GraphImporter):
         if not all(isinstance(extent, int) for extent in shape):
             raise GradletError(f"input '{node.name}' has a dynamic shape {list(shape)}")
         dtype = "f32" if node.meta["val"].dtype.is_floating_point else "i32"
-        self.names[node.name] = self.builder.external(node.name, shape, "input", dtype)
-        self.inputs.append(node.name)
+        name = self.builder.model_name(node.name, "input")
+        self.names[node.name] = self.builder.external(name, shape, "input", dtype)
+        self.inputs.append(name)
 
     def _stored(self, target: str, kind: str) -> str:
         """A parameter or buffer under its own path; tied ones under the first path."""
         value = self._value(target)
-        key = (value.data_ptr(), tuple(value.shape))
+        key = (value.data_ptr(), tuple(value.shape), tuple(value.stride()))
         if value.numel() and key in self._owners:
             return self._owners[key]
         role = "param" if kind == "PARAMETER" and self._trained(target) else "const"
         if not value.dtype.is_floating_point and kind != "PARAMETER":
-            return target  # counters and the like: only an error if an op reads them
-        self._owners[key] = self.builder.value(target, value.float().numpy(), role)
-        return target
+            return ""  # counters and the like: only an error if an op reads them
+        name = self.builder.model_name(target, "param" if kind == "PARAMETER" else "buffer")
+        self._owners[key] = self.builder.value(name, value.float().numpy(), role)
+        return name
 
     def _trained(self, target: str) -> bool:
         """A parameter whose `requires_grad` is off stays as it is."""
@@ -182,6 +189,9 @@ class _TorchImporter(GraphImporter):
         shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
         if _counts(node, args) or "_assert" in target or self.known.fold(node):
             return
+        if (kind := _narrow(node)) and not _narrow(args[0] if args else None):
+            reason = f"it rounds to {kind}; float32 is supported, so leave out the conversion"
+            self.missing.note(self.module, target, shapes, reason)
         if target == "<built-in function getitem>":
             self.names[node.name] = self.names[args[0].name][args[1]]
             self.aliases.note(node, target, args[0])
@@ -227,7 +237,7 @@ class _TorchImporter(GraphImporter):
         if name not in self.builder.tensors and known is not None and _is_number(known):
             # whole numbers beside floats count as floats
             self.names[value.name] = name = self.constant(known.float().numpy().copy())
-        if not isinstance(name, str) or name not in self.builder.tensors:
+        if not isinstance(name, str) or name not in self.builder.tensors:  # '' is none
             raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
         return name
 
@@ -245,6 +255,13 @@ class _TorchImporter(GraphImporter):
         if known is None:
             raise Unsupported(f"operand '{value.name}' depends on the data; it must be a constant")
         return known
+
+
+def _narrow(node: Any) -> str:
+    """The floating-point type of a result with fewer bits than float32, if it has one."""
+    dtype = getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
+    narrow = dtype is not None and dtype.is_floating_point and dtype.itemsize < 4
+    return str(dtype).removeprefix("torch.") if narrow else ""
 
 
 def _is_number(value: Any) -> bool:

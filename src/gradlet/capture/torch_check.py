@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.errors import GradletError
+from gradlet.capture.user_code import FOREIGN, described
+from gradlet.errors import GradletError, InternalError
 from gradlet.extras import require_torch
 from gradlet.graph import Graph
-from gradlet.ops.dropout import ACTIVE, STATE
+from gradlet.ops.dropout import ACTIVE, dropout_state
 from gradlet.reference import evaluate, wide
 from gradlet.tolerance import agrees_forward
 
@@ -49,13 +50,13 @@ def check_against_module(
     outputs = _module_outputs(module, examples)
     values = {name: wide(value) for name, value in graph.data.items()}
     values.update({name: wide(value[0]) for name, value in graph.samples.items()})
-    if STATE in values:
-        values[STATE] = values[STATE].copy()
-        values[STATE][ACTIVE] = 0
+    if state := dropout_state(graph):
+        values[state] = values[state].copy()
+        values[state][ACTIVE] = 0
     start = dict(values)
     evaluate(graph, values, ("forward",))
     for name, output in zip(graph.outputs, outputs, strict=True):
-        expected = output.numpy()
+        expected = output.detach().numpy()
         if not np.isfinite(expected).all():
             raise GradletError(
                 f"model '{graph.name}' gives NaN or infinity on its own example inputs (output "
@@ -69,7 +70,7 @@ def check_against_module(
         # a result near 0 is the rest of larger terms: what float32 would leave of them tells
         share = 1.0 if rounded else FLOAT64
         if not agrees_forward(graph, start, {name: expected}, share=share):
-            raise GradletError(
+            raise InternalError(
                 f"the captured graph of '{graph.name}' does not compute what the module computes "
                 f"(output '{name}'); please report this model"
             )
@@ -84,7 +85,14 @@ def copied(module: Any) -> Any:
         for value in vars(part).values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
-    return copy.deepcopy(module, computed)
+    computed |= {id(b): b.detach().clone() for b in module.buffers() if not b.is_leaf}
+    try:
+        return copy.deepcopy(module, computed)
+    except FOREIGN as error:
+        raise GradletError(
+            f"a {type(module).__name__} cannot be copied: {described(error)}\nIt may keep a tensor "
+            f"that was computed from its parameters; keep a detached one, or compute it in forward"
+        ) from None
 
 
 def same_epsilon(module: Any) -> None:
@@ -97,7 +105,7 @@ def same_epsilon(module: Any) -> None:
 
 def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:
     torch = require_torch()
-    module = copied(module).double().cpu()
+    module = copied(module).float().double().cpu()  # the weights are taken over as float32
     same_epsilon(module)
     for part in module.modules():
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):

@@ -87,14 +87,14 @@ def _before_overflow(checks: Sequence[Check], step: Expectation) -> Iterator[Che
 
 def sample_count(plan: Plan) -> int:
     """How many samples the project carries along; they are used round and round."""
-    fed = [plan.graph.samples[name] for name in (*plan.graph.inputs, "target")]
+    fed = [plan.graph.samples[name] for name in plan.graph.fed]
     fitting = SAMPLE_BYTES // max(1, sum(value[0].nbytes for value in fed))
     return int(min(*map(len, fed), max(1, fitting)))
 
 
 def golden_bytes(plan: Plan) -> int:
     """At most so much do samples and expected values take."""
-    fed = (plan.graph.samples[name] for name in (*plan.graph.inputs, "target"))
+    fed = (plan.graph.samples[name] for name in plan.graph.fed)
     tensors = sum(len(call.outputs) for call in plan.calls) + len(plan.graph.updates)
     values = tensors * (PER_TENSOR * VALUE_BYTES + CHECK_BYTES)
     return sample_count(plan) * int(sum(value[0].nbytes for value in fed)) + values

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradlet.graph import Graph, Site
 from gradlet.ops import OPS
-from gradlet.ops.optimizer import optimizer_of
+from gradlet.ops.optimizer import clip_of, correction_of, hyper_of, optimizer_of, remembered_of
 
 HEAD = '''import torch
 import torch.nn.functional as F
@@ -41,7 +41,7 @@ TAIL = '''
 def steps(parameters, constants, batches, count, accumulate):
     """Train in the dtype of the parameters; yield every value of each step."""
     parameters = {name: p.clone().requires_grad_(True) for name, p in parameters.items()}
-    optimizer = make_optimizer(list(parameters.values()), *constants["hyper"].tolist())
+    optimizer = make_optimizer(list(parameters.values()), *constants[HYPER].tolist())
     fed = 0
     for step in range(count):
         optimizer.zero_grad()
@@ -69,11 +69,11 @@ def steps(parameters, constants, batches, count, accumulate):
         clip(list(parameters.values()), constants)
         optimizer.step()
         after = {name: p.detach().clone() for name, p in parameters.items()}
-        for state, key in REMEMBERS.items():
-            kept = {name: optimizer.state[p][key] for name, p in parameters.items()}
-            after.update({f"{state}_{name}": value.clone() for name, value in kept.items()})
-        if "correction" in constants:
-            after["correction"] = 1 - constants["hyper"][2:4] ** (step + 1)
+        for key, tensors in REMEMBERS.items():
+            for name, state in tensors.items():
+                after[state] = optimizer.state[parameters[name]][key].clone()
+        if CORRECTION:
+            after[CORRECTION] = 1 - constants[HYPER][2:4] ** (step + 1)
         after.update({old: constants[old] for old, _ in STATES})
         yield before, gradients, after, sum(losses) / accumulate
 '''
@@ -84,7 +84,8 @@ def oracle_source(graph: Graph) -> str:
     body = "\n".join(f"    {line}" for line in _lines(graph))
     written = {name for site in _sites(graph) for name in site.node.outputs}
     states = [(old, new) for old, new in graph.updates if new in written]
-    tables = f"LOSS = {graph.loss!r}\nSTATES = {states!r}"
+    tables = f"LOSS = {graph.loss!r}\nSTATES = {states!r}\nHYPER = {hyper_of(graph)!r}\n"
+    tables += f"CORRECTION = {correction_of(graph)!r}"
     head = HEAD.replace("{helpers}\n", _helpers(graph))
     return f"{head}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
 
@@ -102,12 +103,13 @@ def _optimizer(graph: Graph) -> str:
     clip = "pass"
     for kind in ("norm", "value"):
         if {"norm": "clip_factor", "value": "clip_value"}[kind] in ops:
-            clip = f'torch.nn.utils.clip_grad_{kind}_(parameters, constants["clip"].item())'
+            limit = f"constants[{clip_of(graph)!r}].item()"
+            clip = f"torch.nn.utils.clip_grad_{kind}_(parameters, {limit})"
     return (
         f"def make_optimizer(parameters, {', '.join(op.hyper)}):\n"
         f"    return {op.torch_optimizer}\n\n\n"
         f"def clip(parameters, constants):\n    {clip}\n\n\n"
-        f"REMEMBERS = {dict(op.remembers)}"
+        f"REMEMBERS = {remembered_of(graph)}"
     )
 
 

@@ -21,18 +21,20 @@ from gradlet.dtypes import DTYPES
 from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
 from gradlet.emit.install import recover, write_folder
-from gradlet.emit.names import comment, identifiers, initializer, literal, size_text
+from gradlet.emit.names import comment, identifiers, initializer, literal, size_text, string
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
 from gradlet.emit.tiles import Link, chained, tiled_call
 from gradlet.errors import GradletError
 from gradlet.files import locked
+from gradlet.graph import Graph
 from gradlet.ops.base import Size
-from gradlet.ops.dropout import STATE as DROPOUT
-from gradlet.ops.optimizer import optimizer_of
+from gradlet.ops.dropout import dropout_state
+from gradlet.ops.optimizer import clip_of, hyper_of, optimizer_of
 from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.plan.parts import parts
 from gradlet.recorded import Recording
+from gradlet.target import simulator_options
 
 NOT_RECORDED = "the project was made from a plan, without its module"
 PLAN = "plan.json"
@@ -251,6 +253,7 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "startup": [f"{plan.target.port}/{name}" for name in STARTUP],
         "memories": plan.target.memories,
         "machine": dict(plan.target.machine),
+        "sim_options": " ".join(simulator_options(plan.target)) if plan.target.machine else "",
         "level": plan.level.name,
         "sizes_level": plan.sizes_level.name,
         "near_level": plan.target.memories[0].name,
@@ -263,12 +266,12 @@ def _view(plan: Plan, expected: Golden) -> dict[str, Any]:
         "stored": list(_stored(plan, tensors)),
         "inputs": inputs,
         "outputs": [tensors[name] for name in graph.outputs],
-        "target": tensors["target"],
+        "target": tensors[graph.target],
         "loss": names[graph.loss],
         "loss_op": graph.producer()[graph.loss].op,
         "optimizer": optimizer_of(graph).name,
-        "settings": list(settings(plan)),
-        "dropout": names.get(DROPOUT, ""),
+        "settings": [{**item, "tensor": names[item["tensor"]]} for item in settings(plan)],
+        "dropout": names.get(dropout_state(graph), ""),
         "parameters": [tensors[name] for name in graph.trained],
         "params": parameter_count(plan),
         "tensors": list(tensors.values()),
@@ -299,22 +302,23 @@ SETTINGS = {"lr": "learning_rate", "eps": "epsilon"}
 
 def settings(plan: Plan) -> Iterator[dict[str, Any]]:
     """What may be set at run time: the name of its setter, and where it lies."""
+    hyper, clip = hyper_of(plan.graph), clip_of(plan.graph)
     for index, name in enumerate(optimizer_of(plan.graph).hyper):
-        yield {"name": SETTINGS.get(name, name), "tensor": "hyper", "index": index}
-    if "clip" in plan.graph.tensors:
-        yield {"name": "clip", "tensor": "clip", "index": 0}
+        yield {"name": SETTINGS.get(name, name), "tensor": hyper, "index": index}
+    if clip:
+        yield {"name": "clip", "tensor": clip, "index": 0}
 
 
 def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
     graph = plan.graph
     tensor, buffer = graph.tensors[name], plan.buffer_of()[name]
-    accessor = {"target": "target", **dict.fromkeys(graph.outputs, "output")}.get(name, "")
+    accessor = {graph.target: "target", **dict.fromkeys(graph.outputs, "output")}.get(name, "")
     if name in graph.inputs:
-        accessor = "input" if len(graph.inputs) == 1 else f"input_{names[name]}"
+        accessor = "input" if len(graph.inputs) == 1 else f"input_{_input_ids(graph)[name]}"
     union = buffer.kind == "arena" or buffer.region in mixed_regions(plan)
     member = f".{tensor.dtype}" if union else ""
     return {
-        "name": comment(name).replace('"', "'"),
+        "name": string(name),
         "id": names[name],
         "accessor": accessor,
         "c": DTYPES[tensor.dtype].c,
@@ -322,6 +326,12 @@ def _tensor(plan: Plan, name: str, names: Mapping[str, str]) -> dict[str, Any]:
         "elements": tensor.elements,
         "place": f"&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]{member}",
     }
+
+
+def _input_ids(graph: Graph) -> dict[str, str]:
+    """How the accessors of several inputs end: as the model calls them, as far as C allows."""
+    found = identifiers(map(graph.own_name, graph.inputs))
+    return {name: found[graph.own_name(name)] for name in graph.inputs}
 
 
 def _call(
@@ -369,7 +379,7 @@ def _golden_view(
     plan: Plan, expected: Golden, tensors: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
     graph = plan.graph
-    fed = {name: graph.samples[name] for name in (*graph.inputs, "target")}
+    fed = {name: graph.samples[name] for name in graph.fed}
     count = sample_count(plan)
     samples = [
         {**tensors[name], "rows": [initializer(sample) for sample in value[:count]]}

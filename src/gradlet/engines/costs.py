@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from gradlet.emit.project import Project
 from gradlet.engines.model import Run
+from gradlet.terminal import console, plain
 
 
 def run_json(project: Project, run: Run) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def _show_nodes(value: dict[str, Any]) -> None:
         tiles = str(node["tile"]["tiles"]) if node["tile"] else ""
         waiting = f"{node.get('waiting', 0):,}" if node["tile"] else ""
         row = (f"{node['cycles']:,}", share, f"{node['instructions']:,}", reached, tiles, waiting)
-        table.add_row(node["name"], node["kernel"].removeprefix("gl_"), *row)
-    Console().print(table)
+        table.add_row(*plain(node["name"], node["kernel"].removeprefix("gl_"), *row))
+    console().print(table)
 
 
 def _show_cores(value: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from gradlet.compiler import Compiler, build_library, default
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project, settings
 from gradlet.engines.model import Run
-from gradlet.errors import GradletError
+from gradlet.errors import InternalError
 from gradlet.graph import Array
 from gradlet.plan.model import Plan
 
@@ -51,14 +51,15 @@ def run(
         job["setters"] = _setters(project.plan) if setters else []
         fed = {**project.plan.graph.samples, **(samples or {})}
         initial = {**initial_values(project.plan), **(overrides or {})}
-        job["initial"] = list(initial)
-        arrays = {f"initial/{name}": value for name, value in initial.items()}
-        arrays.update({f"sample/{name}": fed[name] for name in job["fed"]})
+        number = {name: str(index) for index, name in enumerate(job["places"])}
+        job["number"], job["initial"] = number, list(initial)
+        arrays = {f"initial/{number[name]}": value for name, value in initial.items()}
+        arrays.update({f"sample/{number[name]}": fed[name] for name in job["fed"]})
         (scratch / "job.json").write_text(json.dumps(job))
         np.savez(scratch / "in.npz", **arrays)  # type: ignore[arg-type]
         _work(scratch, compiler.sanitizer_runtime if sanitize else "")
         with np.load(scratch / "out.npz") as result:
-            return _result(dict(result), steps)
+            return _result(dict(result), steps, list(number))
 
 
 def _build(
@@ -126,7 +127,7 @@ def _job(
             for name, tensor in graph.tensors.items()
             if name in places
         },
-        "fed": [name for name in (*graph.inputs, "target") if name in places],
+        "fed": [name for name in graph.fed if name in places],
         "written_by": [list(shown(plan, call.outputs)) for call in plan.calls],
         "each_step": [*(old for old, _ in graph.updates if states), *graph.outputs],
         "outputs": list(graph.outputs),
@@ -162,13 +163,15 @@ def _work(scratch: Path, preload: str) -> None:
     reason = done.stderr.strip()[-3000:]
     if done.returncode < 0:
         reason = f"killed by {signal.Signals(-done.returncode).name}. {reason}"
-    raise GradletError(f"the generated code failed on the host: {reason}")
+    raise InternalError(f"the generated code failed on the host: {reason}")
 
 
-def _result(arrays: dict[str, Array], steps: int) -> Run:
+def _result(arrays: dict[str, Array], steps: int, names: list[str]) -> Run:
+    """Files know tensors by their numbers: names are free text, and some are too long for them."""
+
     def part(prefix: str) -> dict[str, Array]:
         start = len(prefix) + 1
-        return {k[start:]: v for k, v in arrays.items() if k.startswith(prefix + "/")}
+        return {names[int(k[start:])]: v for k, v in arrays.items() if k.startswith(prefix + "/")}
 
     return Run(
         "host",

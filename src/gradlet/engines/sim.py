@@ -21,7 +21,7 @@ from gradlet.engines.device import build_steps, require_device
 from gradlet.engines.host import initial_values, shown
 from gradlet.engines.model import Cost, Run
 from gradlet.engines.sanitizer import Sanitizer
-from gradlet.errors import GradletError
+from gradlet.errors import GradletError, InternalError
 from gradlet.graph import Array
 from gradlet.plan.model import REGIONS, Plan
 from gradlet.plan.parts import parts
@@ -72,7 +72,7 @@ def _train(
 ) -> Run:
     plan = session.plan
     graph = plan.graph
-    fed_names = [name for name in (*graph.inputs, "target") if name in plan.buffer_of()]
+    fed_names = [name for name in graph.fed if name in plan.buffer_of()]
     source = {**graph.samples, **(samples or {})}
     kept = [*(old for old, _ in graph.updates if states), *graph.outputs]
     session.boot({**initial_values(plan), **(overrides or {})})
@@ -124,7 +124,7 @@ class Session:
         self.costs: list[Counter[str]] = []
         self.counting: tuple[int, int, Counter[str]] | None = None
         if problem := self.machine.load_elf(elf):
-            raise GradletError(f"the program of '{plan.graph.name}': {problem}")
+            raise InternalError(f"the program of '{plan.graph.name}': {problem}")
         self.regions = {
             region: self.symbols.address(f"{plan.prefix}_{region}") for region in REGIONS
         }

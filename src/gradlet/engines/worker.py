@@ -53,8 +53,8 @@ def main(folder: Path) -> None:
     given = dict(np.load(folder / "in.npz"))
     network = Network(job)
     for name in job["initial"]:
-        network.view(name)[...] = given[f"initial/{name}"]
-    samples = {name: given[f"sample/{name}"] for name in job["fed"]}
+        network.view(name)[...] = given[f"initial/{job['number'][name]}"]
+    samples = {name: given[f"sample/{job['number'][name]}"] for name in job["fed"]}
     result: dict[str, Any] = {}
     losses, seconds, answers = [], [], []
     fed = 0
@@ -75,12 +75,12 @@ def main(folder: Path) -> None:
         losses.append(loss / job["accumulate"])
         seconds.append(spent)
         for name in job["each_step"]:
-            result[f"step{step}/{name}"] = network.view(name).copy()
+            result[f"step{step}/{job['number'][name]}"] = network.view(name).copy()
     if job["predict"]:
         result.update(_predictions(network, job, samples))
     for setter, value, tensor, _ in job["setters"]:
         network.function(setter, None, ctypes.c_float)(value)
-        result[f"set/{tensor}"] = network.view(tensor).copy()
+        result[f"set/{job['number'][tensor]}"] = network.view(tensor).copy()
     result |= {"loss": losses, "seconds": seconds, "answers": answers}
     np.savez(folder / "out.npz", **result)
 
@@ -88,7 +88,7 @@ def main(folder: Path) -> None:
 def _recorder(network: Network, job: dict[str, Any], result: dict[str, Any]) -> Any:
     def record(call: int) -> None:
         for name in job["written_by"][call]:
-            result[f"tensor/{name}"] = network.view(name).copy()
+            result[f"tensor/{job['number'][name]}"] = network.view(name).copy()
 
     return record
 
@@ -101,7 +101,7 @@ def _predictions(network: Network, job: dict[str, Any], samples: dict[str, Any])
         network.predict()
         for name, values in outputs.items():
             values.append(network.view(name).copy())
-    return {f"predict/{name}": np.stack(values) for name, values in outputs.items()}
+    return {f"predict/{job['number'][name]}": np.stack(values) for name, values in outputs.items()}
 
 
 if __name__ == "__main__":

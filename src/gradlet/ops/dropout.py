@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.graph import Array, Attrs, Graph, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -221,6 +221,12 @@ class DropoutStep(Op):
 
 
 _SIZES = ("count", "group", "salt", "threshold", "begin")
+
+
+def dropout_state(graph: Graph) -> str:
+    """The state that the layers of dropout share, if there are any."""
+    states = (node.inputs[1] for node in graph.nodes if node.op == "dropout")
+    return next((name for name in states if graph.tensors[name].role == "state"), "")
 
 
 def drop(imp: Importer, x: str, p: float, group: int = 1) -> str:

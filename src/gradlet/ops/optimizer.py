@@ -202,6 +202,40 @@ def update_op(name: str) -> Update:
     return op
 
 
+def operand_of(graph: Graph, slot: str, *ops: str) -> str:
+    """The tensor in a slot of the first node of these ops; '' if there is none."""
+    for node in graph.nodes:
+        if node.op in ops:
+            return node.inputs[OPS[node.op].inputs.index(slot)]
+    return ""
+
+
+def hyper_of(graph: Graph) -> str:
+    """Where the settings of the optimizer lie."""
+    return operand_of(graph, "hyper", optimizer_of(graph).name)
+
+
+def clip_of(graph: Graph) -> str:
+    """Where the limit of the gradients lies, if they are clipped."""
+    return operand_of(graph, "clip", "clip_value", "clip_factor")
+
+
+def correction_of(graph: Graph) -> str:
+    """Where Adam keeps how much it has seen, which all weights share."""
+    return operand_of(graph, "c", "adam_correction")
+
+
+def remembered_of(graph: Graph) -> dict[str, dict[str, str]]:
+    """What the optimizer remembers: for each name in the state of torch.optim the tensors, by the
+    weights that they belong to."""
+    op = optimizer_of(graph)
+    updates = [node for node in graph.nodes if node.op == op.name]
+    return {
+        key: {node.inputs[0]: node.inputs[op.inputs.index(slot)] for node in updates}
+        for slot, key in op.remembers.items()
+    }
+
+
 def optimizer_of(graph: Graph) -> Update:
     """What updates the weights of a training graph."""
     return next(op for node in graph.nodes if isinstance(op := OPS[node.op], Update))

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gradlet.dtypes import DTYPES
 from gradlet.errors import DoesNotFit, GradletError
-from gradlet.graph import Graph
+from gradlet.graph import OWN_SPACE, Graph
 from gradlet.kernels import MAPS, Kernel, candidates, catalogue, scratch_elements, variant_of
 from gradlet.ops import OPS
 from gradlet.ops.base import Lowering, Size
@@ -22,6 +22,7 @@ from gradlet.plan.loss import STEPS, loss_kernels
 from gradlet.plan.model import FAR, NEAR, Buffer, Call, Follow, Plan, Rider
 from gradlet.plan.order import Unit, following, ordered_units
 from gradlet.plan.place import Request, lower_bound, place
+from gradlet.plan.prefix import check_prefix
 from gradlet.plan.ride import FAMILY as CHANNEL_SUM
 from gradlet.plan.ride import SUM, ride_of
 from gradlet.plan.tiler import Tiler
@@ -87,8 +88,7 @@ def plan(
     far away and computed tile by tile. Checked before it is returned. With fit=False a plan that is
     too large for the target is returned as well, to be looked at."""
     options = options or Options()
-    if not prefix.isidentifier() or not prefix.isascii():
-        raise GradletError(f"prefix '{prefix}' cannot begin a C name")
+    check_prefix(prefix)
     draft = _draft(graph, target, prefix, options)
     result = None
     for result in _plans(draft, options):
@@ -289,7 +289,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
         outputs,
         inputs,
         lowering.sizes,
-        f"scratch.{last.name}" if scratch else "",
+        f"{OWN_SPACE}scratch.{last.name}" if scratch else "",
         sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
         lowering.repeat,
         follow=follow,
@@ -355,7 +355,7 @@ def _loss_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Ca
         (*loss.outputs, *gradient.outputs),
         gradient.inputs + ("",) * (4 - len(gradient.inputs)),
         sizes,
-        f"scratch.{loss.name}" if scratch_elements(kernel, sizes, target.cores) else "",
+        f"{OWN_SPACE}scratch.{loss.name}" if scratch_elements(kernel, sizes, target.cores) else "",
         0,
         STEPS,
     )

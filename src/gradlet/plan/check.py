@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradlet.errors import GradletError
+from gradlet.errors import InternalError
 from gradlet.graph import Array, Graph, Node
 from gradlet.kernels import fetched, scratch_elements
 from gradlet.plan.check_ops import (
@@ -34,7 +34,7 @@ def check_plan(plan: Plan) -> None:
         faults = [*overlap_faults(plan), *_replay(plan)]
     if faults:
         shown = "\n  ".join(faults[:10])
-        raise GradletError(f"plan of '{plan.graph.name}' is not sound:\n  {shown}")
+        raise InternalError(f"plan of '{plan.graph.name}' is not sound:\n  {shown}")
 
 
 def _layout(plan: Plan) -> Iterator[str]:

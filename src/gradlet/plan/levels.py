@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from gradlet.graph import Array
+from gradlet.graph import OWN_SPACE, Array
 from gradlet.plan.alias import Storage
 from gradlet.plan.choice import Choice, Context
 from gradlet.plan.model import Call, Plan
@@ -395,9 +395,9 @@ def _settled(
             if call.scratch and call.scratch in near:
                 requests.append(spans[call.scratch])
             continue
-        tiling = _named(call, tiling)
+        tiling = _named(call, index, tiling)
         requests += _slots(tiling, index)
-        scratch = f"scratch.{call.name}" if choice.scratch else ""
+        scratch = f"{OWN_SPACE}scratch.{call.name}" if choice.scratch else ""
         if scratch:
             requests.append(Request(scratch, choice.scratch, 2 * index, 2 * index + 1))
             near.add(scratch)
@@ -408,10 +408,11 @@ def _settled(
     return Levels(calls, near, requests, room)
 
 
-def _named(call: Call, tiling: Tiling) -> Tiling:
-    """Each window's buffer gets a name of its own."""
+def _named(call: Call, index: int, tiling: Tiling) -> Tiling:
+    """Each window's buffer gets a name of its own: the numbers tell, the rest is for readers."""
+    start = f"{OWN_SPACE}tile{index}.{call.name}"
     windows = tuple(
-        replace(w, near=f"tile.{call.name}.{place}.{w.tensor}") if w and w.near else w
+        replace(w, near=f"{start}.{place}.{w.tensor}") if w and w.near else w
         for place, w in enumerate(tiling.windows)
     )
     return replace(tiling, windows=windows)

@@ -270,7 +270,7 @@ class _Ledger:
 def _layers(plan: Plan, owners: Owners) -> list[Row]:
     ledger = _Ledger(plan, owners)
     nodes = {node.name: node for node in plan.graph.nodes}
-    for name in (*plan.graph.inputs, "target"):
+    for name in plan.graph.fed:
         module = INPUT if name in plan.graph.inputs else LOSS
         ledger.note((module, "forward"), name, new=True)
     for call in plan.calls:

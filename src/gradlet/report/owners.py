@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from gradlet.graph import Graph, Node
 from gradlet.ops.losses import LOSSES
+from gradlet.ops.optimizer import clip_of, correction_of, hyper_of
 from gradlet.plan.model import Plan
 
 KINDS = (
@@ -23,7 +24,6 @@ KINDS = (
     "constants",
 )
 SHARED = "(shared)"
-OF_ALL = ("hyper", "clip", "correction")
 INPUT = "(input)"
 LOSS = "(loss)"
 
@@ -41,6 +41,7 @@ class Owners:
 
     def __init__(self, plan: Plan) -> None:
         self._graph = plan.graph
+        self._of_all = {of(plan.graph) for of in (hyper_of, clip_of, correction_of)}
         self._nodes: dict[str, str] = {}
         self._tensors: dict[str, str] = {}
         for name in plan.graph.inputs:
@@ -74,10 +75,10 @@ class Owners:
             self._tensors.setdefault(name, owner)
         for name in node.inputs:
             own = self._graph.tensors[name].role in ("param", "state") and owner != SHARED
-            if own and name not in OF_ALL:
+            if own and name not in self._of_all:
                 self._tensors.setdefault(name, owner)
         if node.op in LOSSES:
-            self._tensors.setdefault("target", LOSS)
+            self._tensors.setdefault(self._graph.target, LOSS)
         for tensor, grad in self._grads_of(node.outputs):
             if tensor in self._tensors and self._graph.tensors[tensor].role == "param":
                 self._tensors[grad] = self._tensors[tensor]

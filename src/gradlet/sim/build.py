@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 from gradlet import compiler as compilers
-from gradlet.compiler import EXACT, WARNINGS, Compiler
+from gradlet.compiler import EXACT, Compiler
 from gradlet.errors import GradletError
 
 FLAGS = (
@@ -17,7 +17,7 @@ FLAGS = (
     "-fvisibility=hidden",
     "-fno-strict-aliasing",
     *EXACT,
-    *WARNINGS,
+    *("-Wall", "-Wextra", "-Werror"),
 )
 SANITIZE_FLAGS = (
     "-g",

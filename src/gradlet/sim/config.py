@@ -16,10 +16,38 @@ LIMITS = {
     "l1_bytes": (0x100, 0x100000, 0x100),
     "l2_bytes": (0x1000, 0x4000000, 0x100),
     "l3_bytes": (0, 0x4000000, 0x100),
+    "cores": (1, 16, 1),
     "fill": (0, 0xFF, 1),
     "fpus": (1, 16, 1),
+    "l1_banks": (1, 64, 1),
+    **dict.fromkeys(("l2_latency", "l3_latency", "dma_l3_setup"), (0, 100000, 1)),
+    **dict.fromkeys(("cluster_periph_latency", "soc_periph_latency"), (0, 100000, 1)),
+    **dict.fromkeys(("load_use", "branch_taken", "jump", "mul_result"), (0, 100000, 1)),
+    **dict.fromkeys(("icache_private_refill", "icache_shared_refill"), (0, 100000, 1)),
+    **dict.fromkeys(("wakeup_latency", "elw_overhead", "blocking_read_latency"), (0, 100000, 1)),
+    **dict.fromkeys(("mul_cycles", "mulh_cycles"), (1, 1000, 1)),
+    **dict.fromkeys(("fdiv_cycles", "fdiv_small_cycles"), (1, 1000, 1)),
+    "div_base": (2, 1000, 1),
+    "icache_line_bytes": (16, 16, 1),
+    **dict.fromkeys(("icache_private_ways", "icache_shared_ways"), (1, 64, 1)),
+    "icache_private_sets": (1, 256, 1),
+    "icache_shared_sets": (1, 2048, 1),
+    "icache_shared_banks": (1, 8, 1),
+    "dma_channels": (1, 17, 1),
+    "dma_counters": (1, 16, 1),
+    **dict.fromkeys(("dma_core_queue", "dma_global_queue"), (1, 16, 1)),
+    **dict.fromkeys(("dma_reads", "dma_writes"), (1, 16, 1)),
+    "dma_burst_bytes": (4, 256, 1),
+    "dma_ports": (2, 4, 2),
+    "dma_l3_rate": (1, 256, 1),
 }
-"""Smallest, largest, multiple of."""
+"""Smallest, largest, multiple of: as the simulator has them, so that they are told beforehand."""
+POWERS_OF_TWO = (
+    *("l1_banks", "icache_private_sets", "icache_private_ways", "icache_shared_banks"),
+    *("icache_shared_sets", "icache_shared_ways"),
+)
+LINES = {"private": 256, "shared": 2048}
+"""Sets times ways of a cache, at most."""
 TARGETS = Path(__file__).parent.parent / "targets"
 SWITCHES = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 SUFFIXES = {"k": 1024, "M": 1024 * 1024}
@@ -117,7 +145,18 @@ class SimConfig:
             if not low <= changes[name] <= high or changes[name] % grain:
                 of = f", a multiple of {grain}" if grain > 1 else ""
                 raise ConfigError(f"{name} = {changes[name]}: it must be {low} to {high}{of}")
-        return dataclasses.replace(self, **changes)
+        for name in set(POWERS_OF_TWO) & changes.keys():
+            if changes[name] & (changes[name] - 1):
+                raise ConfigError(f"{name} = {changes[name]}: it must be a power of two")
+        config = dataclasses.replace(self, **changes)
+        for cache, most in LINES.items():
+            sets, ways = (getattr(config, f"icache_{cache}_{part}") for part in ("sets", "ways"))
+            if sets * ways > most:
+                raise ConfigError(
+                    f"icache_{cache}_sets = {sets}, icache_{cache}_ways = {ways}: their product "
+                    f"must be at most {most}"
+                )
+        return config
 
 
 def _target_text(target: str | Path) -> str:
@@ -146,6 +185,6 @@ def _parse(name: str, value: object) -> int | bool:
             scale = SUFFIXES.get(value[-1:], 1)
             number = value[:-1] if scale != 1 else value
             return round(float(number) * scale) if scale != 1 else int(number, 0)
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     raise ConfigError(f"{name} is a whole number, not {value!r}")

@@ -46,7 +46,7 @@ def values(mode: str, strips: Sequence[Strip]) -> dict[str, Any]:
         "last": mode.endswith("_hwc"),
         "stride": strips[0].stride,
         "functions": "\n\n".join(strip.function() for strip in strips),
-        "table": ", ".join(strip.name for strip in strips),
+        "table": ", ".join(f"(uintptr_t){strip.name}" for strip in strips),
         "narrowest": WIDTHS[0],
         "widest": WIDTHS[-1],
     }

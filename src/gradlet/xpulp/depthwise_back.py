@@ -28,7 +28,7 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     return {
         "last": last,
         "functions": "\n\n".join(strip.function() for strip in strips),
-        "table": ", ".join(strip.name for strip in strips),
+        "table": ", ".join(f"(uintptr_t){strip.name}" for strip in strips),
         "widest": CELLS[-1],
     }
 

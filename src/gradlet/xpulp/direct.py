@@ -133,7 +133,7 @@ def blocks(kind: type[Block], reach: Reach, edge: int, epilogue: str) -> dict[st
         "last": kind is not Block,
         "reach": reach,
         "functions": "\n\n".join(block.function() for block in made.values()),
-        "table": ", ".join(made[key].name for key in keys),
+        "table": ", ".join(f"(uintptr_t){made[key].name}" for key in keys),
     }
 
 

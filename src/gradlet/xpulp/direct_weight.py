@@ -65,7 +65,7 @@ def units(
     }
     return {
         "functions": "\n\n".join(unit.function() for unit in made.values()),
-        "table": ", ".join(made[key].name for key in keys),
+        "table": ", ".join(f"(uintptr_t){made[key].name}" for key in keys),
     }, facts
 
 

@@ -67,7 +67,9 @@ class _Kernel:
         asm.bne_imm("t3", 1, to="rare")  # inner
         asm.branch("bnez", "t4", to="rare")  # smoothing
         asm.branch("beq", LABEL, "t5", to="rare")
-        asm.lw(COUNT, SIZES, 4)
+        asm.lw("t6", SIZES, 4)
+        asm.branch("bgeu", LABEL, "t6", to="rare")  # no class
+        asm.mv(COUNT, "t6")
         asm.lw(STEP, "sp", 4)
         asm.lw(SUMS, "sp", 0)
         asm("addi", size, COUNT, TEAM - 1)

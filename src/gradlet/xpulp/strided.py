@@ -77,7 +77,7 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
         "step": mode.removesuffix("_hwc"),
         "last": mode.endswith("_hwc"),
         "functions": "\n\n".join(block.function() for block in blocks),
-        "table": ", ".join(block.name for block in blocks),
+        "table": ", ".join(f"(uintptr_t){block.name}" for block in blocks),
     }
 
 

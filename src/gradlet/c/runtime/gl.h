@@ -21,11 +21,14 @@
 #define GL_INLINE GL_COMPACT static inline __attribute__((always_inline))
 
 #ifdef __riscv
+/* Kernels in assembler are single strings, longer than a compiler of 1999 had to take. */
+#pragma GCC diagnostic ignored "-Woverlength-strings"
+
 /* Calls assembler that saves nothing but sp, so that its caller saves once what many calls would. */
-static inline void gl_call(void *function, void *argument)
+static inline void gl_call(uintptr_t function, void *argument)
 {
     register void *a0 __asm__("a0") = argument;
-    register void *a1 __asm__("a1") = function;
+    register uintptr_t a1 __asm__("a1") = function;
     __asm__ volatile("jalr %1"
                      : "+r"(a0), "+r"(a1)::"memory", "ra", "gp", "tp", "t0", "t1", "t2", "t3", "t4", "t5", "t6", "a2",
                        "a3", "a4", "a5", "a6", "a7", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10",
@@ -97,6 +100,9 @@ static inline float gl_from_bits(uint32_t bits)
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
 }
+
+/* The same bits everywhere; what arithmetic makes of NaN differs between machines. */
+static inline float gl_nan(void) { return gl_from_bits(0x7fc00000u); }
 
 static inline uint32_t gl_to_bits(float value)
 {

@@ -1,0 +1,91 @@
+"""What comes from a user's own PyTorch code is looked at before anything is done with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradlet.builder import MOST_ELEMENTS
+from gradlet.errors import GradletError
+from gradlet.extras import require_torch
+
+FOREIGN = (Exception, SystemExit)
+"""What code of the user's may end with. An interruption from the keyboard is none of them."""
+
+
+def described(error: BaseException) -> str:
+    """In a line: the kind of error and what it says."""
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({'' if error.code is None else repr(error.code)})"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def refuse_strange(value: Any, what: str) -> None:
+    """Raise unless a tensor is an ordinary one, with all of its numbers in memory."""
+    torch = require_torch()
+    if value.device.type == "meta":
+        raise GradletError(f"{what} is on the device 'meta' and has no values; make it on the CPU")
+    if value.layout != torch.strided:
+        raise GradletError(f"{what} is {value.layout}; `.to_dense()` makes an ordinary one")
+    if value.is_quantized:
+        raise GradletError(f"{what} is quantised; `.dequantize()` makes an ordinary one")
+    if value.is_complex():
+        raise GradletError(f"{what} holds complex numbers; real ones are needed")
+    if getattr(value, "is_nested", False):
+        raise GradletError(f"{what} is a nested tensor; pad it to one shape")
+
+
+def check_module(module: Any, name: str) -> None:
+    """Parameters and buffers that can be taken over."""
+    torch = require_torch()
+    total = 0
+    for kind, items in (
+        ("parameter", module.named_parameters()),
+        ("buffer", module.named_buffers()),
+    ):
+        for path, value in items:
+            if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+                raise GradletError(
+                    f"{kind} '{path}' of '{name}' has no shape yet: call the module once on "
+                    f"example inputs, so that its lazy layers are made"
+                )
+            refuse_strange(value, f"{kind} '{path}' of '{name}'")
+            if kind == "parameter" and not value.dtype.is_floating_point:
+                raise GradletError(f"parameter '{path}' has dtype {value.dtype}")
+            total += value.numel()
+    if total > MOST_ELEMENTS:
+        raise GradletError(
+            f"model '{name}' has {total:,} weights, {4 * total:,} bytes: more than any target "
+            f"holds; {MOST_ELEMENTS:,} weights are possible"
+        )
+
+
+def check_result(result: Any, name: str) -> None:
+    """A loss is computed from one tensor; what else a model may return is named."""
+    torch = require_torch()
+    if isinstance(result, tuple | list) and result:
+        if len(result) == 1:
+            check_result(result[0], name)
+            return
+        for value in result:
+            if value is not None and not isinstance(value, torch.Tensor):
+                _refuse(type(value).__name__, "a part of its result", name)
+            if isinstance(value, torch.Tensor):
+                refuse_strange(value, f"a result of model '{name}'")
+        return
+    if not isinstance(result, torch.Tensor):
+        held = list(result) if isinstance(result, dict) else list(getattr(result, "__dict__", {}))
+        listed = f" with {', '.join(map(str, held[:8]))}" if held else ""
+        _refuse(f"{type(result).__name__}{listed}", "its result", name)
+    refuse_strange(result, f"the result of model '{name}'")
+    if not result.dtype.is_floating_point:
+        raise GradletError(
+            f"model '{name}' returns {result.dtype}; a loss needs scores in floating point"
+        )
+
+
+def _refuse(kind: str, what: str, name: str) -> None:
+    raise GradletError(
+        f"model '{name}' returns a {kind} as {what}; a loss needs one tensor. Wrap it: "
+        f"a module whose forward returns that tensor alone, such as `return self.model(x).logits`"
+    )

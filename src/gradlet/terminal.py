@@ -1,0 +1,15 @@
+"""Tables and messages for a terminal, in which text of the user's is never taken for markup."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+
+def console(*, stderr: bool = False) -> Console:
+    return Console(stderr=stderr, emoji=False, highlight=False)
+
+
+def plain(*cells: str) -> list[Text]:
+    """Cells of a table as they are: `[bold]` and `:-1` in a name are no markup."""
+    return [Text(cell) for cell in cells]
