@@ -246,13 +246,14 @@ class Patches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.norm, self.head = nn.Conv2d(2, 5, 2, 2), nn.BatchNorm2d(5), nn.Linear(5, 3)
+        self.after = nn.LayerNorm(5)
         self.bias, self.cache = nn.Parameter(torch.randn(9, 1)), None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.cache is None:  # as some do in eval mode: kept from pass to pass
             self.cache = self.bias * 2
-        words = self.norm(self.conv(x)).flatten(2).transpose(1, 2) + self.cache
-        return self.head(words.tanh()).mean(1)
+        words = self.norm(self.conv(x)).flatten(2).transpose(1, 2)
+        return (self.head(self.after(words)) + self.cache).tanh().mean(1)
 
 
 @pytest.mark.parametrize("mode", [True, False])

@@ -26,10 +26,6 @@ from gradlet.reference import run_reference
 STEPS = 3
 
 
-def own_name(graph: Graph, name: str) -> str:
-    return name
-
-
 def record(
     module: Any, graph: Graph, recipe: Recipe, inputs: Sequence[Array], targets: Array
 ) -> Recording:
@@ -110,7 +106,7 @@ class _Recorder:
         for name in self.graph.trained:
             setter = setters.get(name)
             whole = setter.inputs[0] if setter else name
-            path = own_name(self.graph, whole)
+            path = self.graph.own_name(whole)
             if path not in every:
                 raise Refused(f"the module has no parameter '{path}', which the program trains")
             value = every[path].detach()
@@ -253,7 +249,7 @@ class _Recorder:
         state = {t.name: t.leaf.detach().numpy().copy() for t in self.trained}
         buffers = dict(self.module.named_buffers(remove_duplicate=False))
         for old, _ in self.graph.updates:
-            path = own_name(self.graph, old)
+            path = self.graph.own_name(old)
             if self.graph.tensors[old].role == "state" and path in buffers:
                 places = self._places(old, buffers[path].numel())
                 state[path] = buffers[path].detach().numpy().reshape(-1)[places].astype(np.float64)
