@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 
-.PHONY: setup demo test check bench mutants clean
+.PHONY: setup demo test check bench mutants interruptions clean
 
 setup: $(VENV)/.ready
 
@@ -35,6 +35,9 @@ bench: setup
 
 mutants: setup
 	$(RUN)/python -m tests.mutants --json bench/results/mutants.json
+
+interruptions: setup
+	$(RUN)/python -m tests.interruptions --most 200 --json bench/results/interruptions.json
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -65,6 +65,13 @@ def test_no_stage_imports_from_a_later_one(path: Path) -> None:
             assert stage in allowed, f"{path.name} imports {name}"
 
 
+def test_temporary_files_are_where_the_next_run_finds_them() -> None:
+    """In scratch folders of the cache: what is made elsewhere stays when the process is killed."""
+    making = re.compile(r"tempfile\.(?!gettempdir)|from tempfile")
+    users = [path.name for path in SOURCE.rglob("*.py") if making.search(path.read_text())]
+    assert users == ["cache.py"]
+
+
 def test_the_plan_checker_uses_nothing_of_the_planner() -> None:
     """Values, but nothing that makes or walks them."""
     files = sorted((SOURCE / "plan").glob("check*.py"))

@@ -152,6 +152,7 @@ def test_a_cache_that_cannot_be_used(case: str, tmp_path: Path) -> None:
 def test_a_full_disk_is_no_cache(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "ROOM", 2**62)
     cache._usable.cache_clear()
+    assert cache.lasting_folder() is None
     assert not cache.cache_folder().is_relative_to(own_cache)
     cache._usable.cache_clear()
 

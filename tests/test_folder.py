@@ -17,7 +17,7 @@ import pytest
 
 from gradlet.emit import install
 from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
-from gradlet.emit.install import recover, write_folder
+from gradlet.emit.install import recover, refuse_foreign, write_folder
 from gradlet.errors import GradletError
 from gradlet.files import exchange, locked
 from tests.interruptions.follow import Follower
@@ -114,6 +114,9 @@ FOREIGN: dict[str, dict[str, bytes]] = {
     "no JSON": {MANIFEST: b"\xff\x00", "a": b"b"},
     "nested too deeply": {MANIFEST: b"[" * 100_000},
     "only a hidden file": {".env": b"SECRET"},
+    "made before there was a hash": {
+        MANIFEST: b'{"gradlet": "0.0.1", "prefix": "net", "kernels": [], "files": {}}'
+    },
 }
 
 
@@ -245,7 +248,7 @@ def test_a_folder_that_may_not_be_written(
     """It is told before anything is begun. (Nothing is forbidden to root, so this is pretended.)"""
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != folder and access(path, mode))
-    with pytest.raises(PermissionError):
+    with pytest.raises(PermissionError, match="no permission to write in"):
         write_folder(folder, NEW)
     assert snapshot(tmp_path) == {f"p/{name}": text for name, text in OLD.items()}
 
@@ -266,6 +269,38 @@ def test_a_parent_that_may_not_be_written(
     write_folder(folder, NEW)
     assert snapshot(folder) == {**NEW, **MINE}
     assert not (folder / ".gradlet").exists()
+
+
+@pytest.mark.parametrize(("name", "message"), [("file/p", "not a folder"), ("none/p", "no perm")])
+def test_a_place_that_cannot_be_written_is_told_at_once(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is planned."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(GradletError, match=message):
+        refuse_foreign(tmp_path / name)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_cannot_be_finished_is_judged_by_its_hashes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody who may only read."""
+    monkeypatch.setattr(install, "settle", unable)
+    with pytest.raises(OSError, match="Invalid argument"):
+        write_folder(folder, NEW)
+    recover(folder)
+    assert changes(folder) == ()
+    assert snapshot(folder) == NEW, "the exchange was the last step that mattered"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"old": 3}', '{"old": {}}'])
+def test_a_damaged_journal_is_told(text: str, folder: Path, tmp_path: Path) -> None:
+    put(tmp_path / ".p.gradlet", {"journal.json": text.encode(), "new/main.c": b"?"})
+    with pytest.raises(GradletError, match=r"journal.json is damaged. Delete it"):
+        recover(folder)
+    assert snapshot(folder) == OLD
 
 
 def test_a_users_folder_with_the_name_of_ours(folder: Path, tmp_path: Path) -> None:

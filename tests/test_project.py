@@ -214,6 +214,7 @@ def test_a_full_disk_leaves_the_old_project_as_it_was(
     ("name", "text", "message"),
     [
         ("plan.json", "{}", "cannot be trusted: plan.json was edited or deleted.*--force"),
+        ("module.npz", "", "cannot be trusted: module.npz was edited or deleted.*--force"),
         ("plan.json", None, "cannot be trusted: plan.json was edited or deleted.*--force"),
         ("manifest.json", None, "is not a Gradlet project: there is no manifest.json"),
         (

@@ -16,7 +16,8 @@ from gradlet.capture import Captured, capture
 from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.capture.record import record
-from gradlet.emit.project import Project, emit, load, refuse_foreign
+from gradlet.emit.install import refuse_foreign
+from gradlet.emit.project import Project, emit, load
 from gradlet.engines import gvsoc, host, sim
 from gradlet.engines.device import needed_code
 from gradlet.engines.model import Run

@@ -37,9 +37,14 @@ _descriptors: dict[Path, int] = {}
 def cache_folder() -> Path:
     """Where things are kept: GRADLET_CACHE, or the user's cache directory; a temporary folder for
     this process where that is not usable."""
+    return lasting_folder() or _temporary(os.getpid())
+
+
+def lasting_folder() -> Path | None:
+    """The cache, if it outlives this process."""
     given = os.environ.get("GRADLET_CACHE")
     folder = Path(os.path.abspath(given)) if given else _user_cache()
-    return (_usable(folder) if folder else None) or _temporary(os.getpid())
+    return _usable(folder) if folder else None
 
 
 def _user_cache() -> Path | None:

@@ -26,7 +26,8 @@ from gradlet.capture.layout import check_layout
 from gradlet.cli_errors import guarded, json_output, run_app, stderr
 from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.folder import listing
-from gradlet.emit.project import parameter_count, refuse_foreign
+from gradlet.emit.install import refuse_foreign
+from gradlet.emit.project import parameter_count
 from gradlet.engines.costs import run_json, show_run
 from gradlet.files import write_output
 from gradlet.plan import Options, Plan

@@ -27,8 +27,9 @@ import typer
 from rich.text import Text
 
 from gradlet import interrupt
-from gradlet.cache import cache_folder
+from gradlet.cache import lasting_folder
 from gradlet.errors import GradletError, InternalError
+from gradlet.files import write_whole
 from gradlet.sim import SimError
 from gradlet.terminal import console
 
@@ -138,11 +139,12 @@ def _report(error: BaseException, options: dict[str, Any]) -> Path | None:
     text = "\n".join(_report_lines(error, options))
     data = text.encode("utf-8", "backslashreplace")
     name = f"gradlet-report-{hashlib.sha256(data).hexdigest()[:12]}.txt"
-    for known in (True, False):
-        with contextlib.suppress(OSError, RuntimeError, GradletError):
-            folder = cache_folder() / "reports" if known else Path(tempfile.gettempdir())
+    for in_cache in (True, False):
+        with contextlib.suppress(OSError, GradletError):
+            lasting = lasting_folder() if in_cache else None
+            folder = lasting / "reports" if lasting else Path(tempfile.gettempdir())
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+            write_whole(folder / name, data)
             return folder / name
     return None
 

@@ -150,14 +150,17 @@ def build_program(
     script: Path,
     include: Sequence[Path] = (),
     defines: Mapping[Path, Sequence[str]] | None = None,
+    unused: bool = False,
 ) -> Path:
-    """A bare-metal ELF; `flags` say for which processor, the script where everything lies."""
+    """A bare-metal ELF; `flags` say for which processor, the script where everything lies. With
+    `unused` it has functions that it does not call itself: whoever runs it finds them by name."""
     compiler = zig()
     if compiler is None:
         raise GradletError(MISSING_ZIG)
     options = [*BASE, *DEVICE_ONLY, *flags]
     objects = compile_objects(compiler, options, sources, include, defines or {})
     link = [*options, "-nostdlib", "-static", f"-Wl,-T,{script}", *map(str, objects)]
+    link += ["-Wl,--no-gc-sections"] if unused else []
     run_compiler([*compiler.command, *link], output, output)
     return output
 

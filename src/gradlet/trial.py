@@ -63,6 +63,7 @@ def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
             script=folder / "link.ld",
             include=[folder, RUNTIME],
             defines=dict.fromkeys(changing, defines),
+            unused=True,
         )
         return elf.read_bytes()
 

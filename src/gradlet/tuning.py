@@ -11,7 +11,8 @@ from typing import Any
 
 from gradlet import tune as tuner
 from gradlet.cache import keep_json, recall_json, scratch_folder
-from gradlet.emit.project import Project, emit, load, refuse_foreign
+from gradlet.emit.install import refuse_foreign
+from gradlet.emit.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
 from gradlet.engines.device import build_steps, program_fits

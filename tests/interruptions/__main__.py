@@ -17,14 +17,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--most", type=int, default=0, help="positions of each command; 0: all")
     parser.add_argument("--seed", type=int, default=0, help="which, if not all")
-    parser.add_argument("--only", default="", help="a part of the name of a scenario")
+    names = [scenario.name for scenario in SCENARIOS]
+    parser.add_argument("--only", action="append", choices=names, help="a scenario, and again")
     parser.add_argument("--json", type=Path, help="write the counts to this file")
     options = parser.parse_args()
     counted, begin = {}, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="gradlet-interruptions-") as name:
         campaign = Campaign(Path(name))
         for scenario in SCENARIOS:
-            if options.only in scenario.name:
+            if not options.only or scenario.name in options.only:
                 counts = campaign.run(
                     scenario,
                     options.most,

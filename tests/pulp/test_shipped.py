@@ -22,6 +22,7 @@ from gradlet.engines import device, golden, sim
 from gradlet.engines.model import Run
 from gradlet.recipe import Recipe
 from gradlet.shipped import check_shipped, same_array
+from gradlet.sim import SimConfig, simulate
 from tests.pulp.support import device_project
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -168,6 +169,18 @@ def image(elf: bytes) -> list[tuple[int, ...] | bytes]:
     table, count = struct.unpack_from("<I", elf, 28)[0], struct.unpack_from("<H", elf, 44)[0]
     heads = [struct.unpack_from("<8I", elf, table + 32 * index) for index in range(count)]
     return [part for h in heads if h[0] == 1 for part in (h[2:6], elf[h[1] : h[1] + h[4]])]
+
+
+def test_a_loader_need_not_clear_anything(project: Project, tmp_path: Path) -> None:
+    """What is not in the file holds anything: start-up clears the variables, the plan the rest."""
+    elf = bytearray(device.build_golden(project, tmp_path / "golden.elf", probes=True).read_bytes())
+    config = SimConfig.of(project.plan.target.machine)
+    wanted = simulate(bytes(elf), config).stdout
+    table, count = struct.unpack_from("<I", elf, 28)[0], struct.unpack_from("<H", elf, 44)[0]
+    for head in range(table, table + 32 * count, 32):
+        elf[head + 20 : head + 24] = elf[head + 16 : head + 20]  # in memory as much as in the file
+    for fill in (0x57, 0xFF):
+        assert simulate(bytes(elf), config.with_settings({"fill": fill})).stdout == wanted
 
 
 @needs_make

@@ -68,7 +68,9 @@ def contents(folder: Path) -> Contents:
     except (ValueError, RecursionError):
         return Contents(False, f"its {MANIFEST} is not readable")
     if not isinstance(value, dict) or value.get("made_by") != MAKER:
-        return Contents(False, f"its {MANIFEST} is not one of Gradlet's")
+        older = isinstance(value, dict) and {"gradlet", "prefix", "kernels"} <= value.keys()
+        whose = "of an older version, which had no hash" if older else "not one of Gradlet's"
+        return Contents(False, f"its {MANIFEST} is {whose}")
     fault = "" if value.get("seal") == _seal(value) else f"{MANIFEST} was edited after the build"
     if not fault and value.get("format") != FORMAT:
         fault = f"{MANIFEST} has the format {value.get('format')}, of another version of Gradlet"

@@ -23,7 +23,7 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from gradlet.emit.folder import MANIFEST, digest, replaceable
@@ -60,19 +60,33 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = Fals
             raise
 
 
+def refuse_foreign(folder: Path, *, force: bool = False) -> None:
+    """Raise if a project in this folder would cost the user something that he has there, or cannot
+    be written."""
+    recover(folder)
+    replaceable(folder, force=force)
+    with writing(folder):
+        _check_permission(Path(os.path.realpath(folder)))
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """What the system refuses becomes a message."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise GradletError(f"cannot write the project to '{folder}': {reason}") from None
+
+
 def recover(folder: Path) -> None:
-    """Finish or remove what a killed process has begun to write; nothing if there is none."""
+    """Finish or remove what a killed process has begun to write. Whoever may only read leaves it as
+    it is: hashes tell whether it is whole."""
     place = Path(os.path.realpath(folder))
     remove_partial(place)
     if any(map(os.path.lexists, _stagings(place))):
-        with locked(place.parent):
-            try:
-                _recover(place)
-            except OSError as error:
-                raise GradletError(
-                    f"'{folder}' was being written when the process ended, and that cannot be "
-                    f"finished: {error.strerror or error}"
-                ) from None
+        with locked(place.parent), suppress(OSError):
+            _recover(place)
 
 
 def _recover(place: Path) -> None:
@@ -89,11 +103,15 @@ def _is_ours(staging: Path) -> bool:
     return staging.is_dir() and not staging.is_symlink() and set(os.listdir(staging)) <= known
 
 
-def _check_permission(place: Path, names: Iterable[str]) -> None:
+def _check_permission(place: Path, names: Iterable[str] = (MANIFEST,)) -> None:
     """Before anything is written: what was begun could not be finished."""
-    for folder in sorted({(place / name).parent for name in names}):
-        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    folders = sorted({(place / name).parent for name in names})
+    there = next(folder for folder in (place, *place.parents) if os.path.lexists(folder))
+    for folder in {there, *filter(os.path.lexists, folders)}:
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"'{folder}' is not a folder")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"no permission to write in '{folder}'")
 
 
 def _stagings(place: Path) -> tuple[Path, Path]:
@@ -185,8 +203,15 @@ def settle(place: Path, staging: Path) -> None:
     """Bring a folder and what was staged for it to the end: all that is new into the folder, the
     old files away, and the user's own where they were. What is staged may be the new project or,
     after the exchange, the old one."""
-    journal = json.loads((staging / JOURNAL).read_bytes())
-    old, new, staged = journal["old"], journal["new"], staging / NEW
+    staged = staging / NEW
+    try:
+        journal = json.loads((staging / JOURNAL).read_bytes())
+        old, new = dict(journal["old"]), dict(journal["new"])
+    except (ValueError, KeyError, TypeError):
+        raise GradletError(
+            f"'{staging}' was left by an interrupted write of '{place}', and its {JOURNAL} is "
+            "damaged. Delete it, after a look whether it has files of yours"
+        ) from None
     if staged.exists() and not os.path.lexists(place):
         os.rename(staged, place)
     for name in list(_files_of(staged)):

@@ -18,9 +18,9 @@ import gradlet
 from gradlet import kernels, recorded
 from gradlet.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
 from gradlet.dtypes import DTYPES
-from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
+from gradlet.emit.folder import MANIFEST, changes, contents, sealed
 from gradlet.emit.golden import AT_END, Golden, golden, golden_level, sample_count
-from gradlet.emit.install import recover, write_folder
+from gradlet.emit.install import recover, refuse_foreign, write_folder, writing
 from gradlet.emit.names import comment, identifiers, initializer, literal, size_text, string
 from gradlet.emit.oracle import oracle_source
 from gradlet.emit.regions import WORD, arenas, mixed_regions, regions
@@ -38,6 +38,8 @@ from gradlet.target import simulator_options
 
 NOT_RECORDED = "the project was made from a plan, without its module"
 PLAN = "plan.json"
+JUDGED_BY = (PLAN, recorded.FILE)
+"""What everything else in the project is compared with."""
 BUILT = ("kernels/*.c",)
 """What the Makefile builds whether we wrote it or not."""
 STARTUP = ("start.S", "team.c")
@@ -80,11 +82,8 @@ def emit(
     files that were edited, unless forced. The recording is what the user's own module did."""
     refuse_foreign(folder, force=force)
     files = project_files(plan, recording or Recording(absent=NOT_RECORDED))
-    try:
+    with writing(folder):
         write_folder(folder, files, force=force)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise GradletError(f"cannot write the project to '{folder}': {reason}") from None
     return Project(folder, plan)
 
 
@@ -99,8 +98,9 @@ def load(folder: Path | str) -> Project:
                 f"'{folder}' is not a Gradlet project: {found.fault}; "
                 f"make one with `gradlet build MODEL -o {folder}`"
             )
-        if found.fault or found.actual.get(PLAN, "") != found.recorded.get(PLAN):
-            fault = found.fault or f"{PLAN} was edited or deleted after the build"
+        spoilt = [n for n in JUDGED_BY if found.actual.get(n, "") != found.recorded.get(n)]
+        if found.fault or spoilt:
+            fault = found.fault or f"{spoilt[0]} was edited or deleted after the build"
             raise GradletError(
                 f"'{folder}' cannot be trusted: {fault}. Put back what was there, or build it "
                 "again with --force, or into another folder"
@@ -112,12 +112,6 @@ def load(folder: Path | str) -> Project:
         raise GradletError(
             f"'{folder}/{PLAN}' is of another version of Gradlet ({error!r}); build it again"
         ) from None
-
-
-def refuse_foreign(folder: Path, *, force: bool = False) -> None:
-    """Raise if a project in this folder would cost the user something that he has there."""
-    recover(folder)
-    replaceable(folder, force=force)
 
 
 def project_files(plan: Plan, recording: Recording) -> dict[str, bytes]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
+from gradlet.cache import held_by, scratch_folder
 from gradlet.compiler import Compiler, build_executable, build_library
 from gradlet.emit.golden import sample_count
 from gradlet.emit.project import Project
@@ -90,17 +89,22 @@ def run_on_host(project: Project, compiler: Compiler) -> Printed:
     changing = [folder / GOLDEN, folder / f"{prefix}.c"]
     defines = [f"GL_CORES={project.plan.target.cores}", "GL_PROBE"]
     build, start = (build_library, LOAD) if compiler.name == "ziglang" else (build_executable, ())
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as scratch:
+    with scratch_folder() as scratch:
         program = build(
             [*changing, folder / "weights.c", *sorted((folder / "kernels").glob("*.c"))],
-            Path(scratch) / "golden",
+            scratch / "golden",
             include=[folder],
             defines=dict.fromkeys(changing, defines),
             compiler=compiler,
         )
         try:
             done = subprocess.run(
-                [*start, str(program)], capture_output=True, text=True, check=False, timeout=SECONDS
+                [*start, str(program)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=SECONDS,
+                pass_fds=held_by(scratch),
             )
         except subprocess.TimeoutExpired:
             return Printed(-1, "", f"it is not done after {SECONDS} seconds")
@@ -110,8 +114,8 @@ def run_on_host(project: Project, compiler: Compiler) -> Printed:
 
 def run_on_device(project: Project) -> Printed:
     """`make device` on the simulator."""
-    with tempfile.TemporaryDirectory(prefix="gradlet-") as scratch:
-        elf = build_golden(project, Path(scratch) / "golden.elf", probes=True).read_bytes()
+    with scratch_folder() as scratch:
+        elf = build_golden(project, scratch / "golden.elf", probes=True).read_bytes()
     config = SimConfig.of(project.plan.target.machine)
     try:
         done = simulate(elf, config, prepare=partial(watch_program, project.plan))

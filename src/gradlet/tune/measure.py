@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from gradlet.errors import GradletError
@@ -159,10 +159,12 @@ def _mean_extents(window: Window, tiling: Tiling) -> list[float]:
 
 
 def measure(elf: bytes, target: Target, jobs: Sequence[Job], limits: Sequence[int]) -> list[int]:
-    """Each on a machine of its own, so that none depends on what ran before."""
+    """Each on a machine of its own, so that none depends on what ran before. All operands are zero,
+    which is a label or an index that every kernel can take."""
+    zeros = tuple((name, 0 if name == "fill" else value) for name, value in target.machine)
     results = []
     for job, limit in zip(jobs, limits, strict=True):
-        with TileTrial(elf, target) as trial:
+        with TileTrial(elf, replace(target, machine=zeros)) as trial:
             try:
                 results.append(trial.cycles(job, limit))
             except SimError as error:

@@ -130,5 +130,6 @@ def build(functions: Sequence[Function], target: Target) -> bytes:
             script=folder / "link.ld",
             include=[folder, RUNTIME],
             defines=dict.fromkeys([*changing, calls], defines),
+            unused=True,
         )
         return elf.read_bytes()

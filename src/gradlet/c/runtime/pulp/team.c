@@ -12,6 +12,13 @@ static void fill_l1(void)
     gl_dma_wait_all();
 }
 
+/* Not every loader does it. */
+static void clear_variables(void)
+{
+    extern char gl_bss[], gl_data_end[];
+    __builtin_memset(gl_bss, 0, (uintptr_t)gl_data_end - (uintptr_t)gl_bss);
+}
+
 /* Two registers: whether this core speaks for the team, and what main() returned. */
 uint64_t gl_team(void);
 
@@ -20,6 +27,7 @@ uint64_t gl_team(void)
     gl_barrier();
     gl_dma_open();
     GL_ONE(fill_l1());
+    if (gl_core_id() == 0) clear_variables();
     gl_barrier();
     const uint32_t result = (uint32_t)main();
     gl_barrier();
@@ -45,6 +53,9 @@ void *memcpy(void *to, const void *from, __SIZE_TYPE__ bytes)
 void *memset(void *to, int value, __SIZE_TYPE__ bytes)
 {
     char *target = to;
+    const word pattern = 0x01010101u * (unsigned char)value;
+    if (((uintptr_t)target & 3u) == 0)
+        for (; bytes >= sizeof(word); bytes -= sizeof(word), target += sizeof(word)) *(word *)target = pattern;
     for (; bytes > 0; --bytes) *target++ = (char)value;
     return to;
 }
