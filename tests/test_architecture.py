@@ -11,7 +11,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "gradlet"
-ROAD = ("capture", "train", "plan", "tune", "emit", "engines", "shipped", "verify", "report")
+ROAD = (
+    "capture",
+    "train",
+    "plan",
+    "tune",
+    "emit",
+    "engines",
+    "shipped",
+    "torch_oracle",
+    "verify",
+    "report",
+)
 DOORS = (
     "__init__",
     "api",

@@ -14,7 +14,7 @@ from gradlet.ops import OPS
 from gradlet.plan import plan
 from gradlet.reference import run_reference
 from gradlet.target import load as load_target
-from gradlet.verify import _run_oracle
+from gradlet.torch_oracle import run_oracle
 from tests.networks import network
 
 COUNT, BATCH = 1000, 100
@@ -28,7 +28,7 @@ BESIDE_THE_GRADIENTS = ("blend", "variance", "dropout", "dropout_step", "reset",
 def assert_gradients(graph: Graph, seed: int) -> None:
     """Every activation, gradient, update and loss equals PyTorch's but for the order of sums."""
     step = next(iter(run_reference(graph, 1)))
-    oracle = _run_oracle(graph, 1)
+    oracle = run_oracle(graph, 1)
     compared = set()
     for name, expected in oracle.values.items():
         if graph.tensors[name].role in ("activation", "loss", "gradient", "updated"):

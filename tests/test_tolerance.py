@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from gradlet.api import training_graph
 from gradlet.emit.project import Project
 from gradlet.errors import GradletError
 from gradlet.graph import Graph
-from gradlet.ops.base import TORCH
+from gradlet.ops import OPS
+from gradlet.ops.base import TORCH, Emitter, Op
 from gradlet.recipe import Recipe
 from gradlet.reference import Disturbance, run_reference
 from gradlet.tolerance import CAREFUL, QUICK, expect, normal_bound, student_bound
@@ -155,3 +157,23 @@ def test_a_fault_before_a_divergence_is_one(tmp_path: Path) -> None:
     verdict = gradlet.verify(project, steps=6, edited=True)
     assert (verdict.diverged, verdict.passed) == (3, False)
     assert verdict.first_wrong is not None
+
+
+@pytest.mark.parametrize("doublings", [1, 100, 130])  # of a gradient; 130 overflow float32
+def test_a_wrong_gradient_is_no_divergence(
+    doublings: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Tolerances come from our own graph; where that is wrong, PyTorch says so."""
+    relu = type(OPS["relu"])
+    right = relu.vjp
+
+    def wrong(self: Op, emit: Emitter, *rest: Any) -> dict[str, str]:
+        found = right(self, emit, *rest)
+        for _ in range(doublings):
+            found = {slot: emit.add("add", [grad, grad]) for slot, grad in found.items()}
+        return found
+
+    monkeypatch.setattr(relu, "vjp", wrong)
+    verdict = gradlet.verify(trained(tmp_path / "p", 0.01), steps=2)
+    assert (verdict.diverged, verdict.passed) == (None, False)
+    assert any(row.name.startswith("reference: ") for row in verdict.tensors)

@@ -88,7 +88,9 @@ def expect(
         ]
 
 
-def first_divergence(graph: Graph, expected: Sequence[Expectation]) -> int | None:
+def first_divergence(
+    graph: Graph, losses: Sequence[float], overflows: Sequence[Sequence[str]]
+) -> int | None:
     """The first step that float32 cannot follow: its loss, a gradient or what the step leaves is
     infinite, no number, or more than float32 holds.
 
@@ -96,9 +98,9 @@ def first_divergence(graph: Graph, expected: Sequence[Expectation]) -> int | Non
     a mask of the largest numbers does none.
     """
     lasting = {graph.loss, *(grad for _, grad in graph.grads), *(new for _, new in graph.updates)}
-    own = set(expected[0].overflows) - lasting
-    for index, step in enumerate(expected):
-        if not fits_float32(np.asarray(step.loss)) or set(step.overflows) - own:
+    own = set(overflows[0]) - lasting
+    for index, (loss, names) in enumerate(zip(losses, overflows, strict=True)):
+        if not fits_float32(np.asarray(loss)) or set(names) - own:
             return index
     return None
 

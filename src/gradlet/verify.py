@@ -12,7 +12,6 @@ import numpy as np
 
 from gradlet import failure
 from gradlet.dtypes import DTYPES
-from gradlet.emit.oracle import oracle_source
 from gradlet.emit.project import Project
 from gradlet.engines import host, sim
 from gradlet.engines.model import Run
@@ -22,9 +21,15 @@ from gradlet.ops.optimizer import hyper_of
 from gradlet.recorded import compared
 from gradlet.shipped import Shipped, check_shipped
 from gradlet.tolerance import CAREFUL, Expectation, expect, first_divergence
+from gradlet.torch_oracle import Oracle, run_oracle
 
 LARGE_RATE = 2.0**20
 """A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
+AGREEMENT = 1e-3
+"""How far two float64 computations may be apart, of what float32 may. Their rounding is 2**-29 of
+float32's; the rest is for what they decide otherwise at an edge that is one only up to rounding."""
+ROUNDING = 1e-12
+"""The same, of the largest value, for tensors that float32 has to make exactly."""
 
 
 def finite(value: Any) -> Any:
@@ -110,15 +115,6 @@ class Verdict:
         }
 
 
-@dataclass(frozen=True)
-class _Oracle:
-    """PyTorch's values of the first step by graph name, of the weights after each, and losses."""
-
-    values: Mapping[str, Array]
-    weights: tuple[Mapping[str, Array], ...]
-    losses: tuple[float, ...]
-
-
 def verify(
     project: Project, *, steps: int = 5, engine: str | None = None, edited: bool = False
 ) -> Verdict:
@@ -139,17 +135,17 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
     graph = project.plan.graph
     if steps < 1:
         raise GradletError("at least one step is needed to verify anything")
-    expected = expect(graph, steps)
-    divergence = first_divergence(graph, expected)
+    oracle = run_oracle(graph, steps)
+    divergence = first_divergence(graph, oracle.losses, oracle.overflows)
     judged = steps if divergence is None else divergence
     ran = max(1, judged)
-    oracle = _run_oracle(graph, ran)
+    oracle, expected = oracle.first(ran), expect(graph, ran)
     train = _trainer(engine or project.plan.target.engine)
     run = train(project, steps=ran, watch=True, states=True)
     computed = dict(run.tensors)
     recovered = _fused_gradients(project, train)
     computed.update(recovered)
-    rows, losses = _judged(project, run, recovered, oracle, expected[:ran], judged)
+    rows, losses = _judged(project, run, recovered, oracle, expected, judged)
     if not _all_pass(rows, losses):  # a few draws do not tell; many do
         again = expect(graph, ran, rule=CAREFUL)
         rows, losses = _judged(project, run, recovered, oracle, again, judged)
@@ -174,7 +170,7 @@ def _judged(
     project: Project,
     run: Run,
     recovered: Mapping[str, Array],
-    oracle: _Oracle,
+    oracle: Oracle,
     expected: Sequence[Expectation],
     steps: int,
 ) -> tuple[list[TensorVerdict], Losses]:
@@ -183,10 +179,12 @@ def _judged(
     expected = [_with_recovered(graph, expected[0], recovered), *expected[1:]]
     shown = {**run.tensors, **recovered}
     rows = list(_first_step(project, shown, oracle, expected[0]))
+    doubts = list(_wrong_references(graph, oracle, expected[0]))
     if steps == 0:
         names = [row.name for row in rows]
-        over = [names.index(name) for name in expected[0].overflows if name in names]
-        return rows[: min(over, default=None)], ()
+        over = [names.index(name) for name in oracle.overflows[0] if name in names]
+        return [*rows[: min(over, default=None)], *doubts], ()
+    rows += doubts
     rows += _last_step(graph, run, oracle, expected[-1], steps)
     for item in compared(project.recording, graph, run.loss, shown, run.states, expected):
         label, values = f"module: {item.name}", (item.computed, item.wanted, item.tolerance)
@@ -199,34 +197,6 @@ def _all_pass(rows: Sequence[TensorVerdict], losses: Losses) -> bool:
     """Of something: a verdict on nothing is none."""
     right = all(row.passed for row in rows) and all(abs(c - e) <= t for c, e, t in losses)
     return bool(rows) and right
-
-
-def _run_oracle(graph: Graph, steps: int) -> _Oracle:
-    from gradlet.extras import require_torch
-
-    torch = require_torch()
-    space: dict[str, Any] = {}
-    exec(compile(oracle_source(graph), "<oracle>", "exec"), space)
-
-    def tensor(value: Array) -> Any:
-        wide = value.astype(np.float64) if value.dtype.kind == "f" else value
-        return torch.from_numpy(np.array(wide))
-
-    data = {name: tensor(value) for name, value in graph.data.items()}
-    trained = {name: data.pop(name) for name in graph.trained}
-    batches = {name: tensor(value) for name, value in graph.samples.items()}
-    values: dict[str, Array] = {}
-    weights, losses = [], []
-    run = space["steps"](trained, data, batches, steps, graph.accumulate)
-    for index, (before, gradients, after, loss) in enumerate(run):
-        losses.append(float(loss))
-        weights.append({name: value.numpy() for name, value in after.items()})
-        if index == 0:
-            values = {name: value.detach().numpy() for name, value in before.items()}
-            values.update({grad: gradients[t].numpy() for t, grad in graph.grads if t in gradients})
-            updates = {new: weights[0][old] for old, new in graph.updates if old in weights[0]}
-            values.update(updates)
-    return _Oracle(values, tuple(weights), tuple(losses))
 
 
 def _trainer(engine: str) -> Callable[..., Run]:
@@ -273,7 +243,7 @@ def _with_recovered(graph: Graph, expected: Expectation, recovered: Collection[s
 
 
 def _first_step(
-    project: Project, computed: Mapping[str, Array], oracle: _Oracle, expected: Expectation
+    project: Project, computed: Mapping[str, Array], oracle: Oracle, expected: Expectation
 ) -> Iterator[TensorVerdict]:
     """Every tensor that the run shows, in program order."""
     graph = project.plan.graph
@@ -283,6 +253,23 @@ def _first_step(
                 source = "torch" if name in oracle.values else "numpy"
                 wanted = oracle.values.get(name, expected.values[name])
                 yield _judge(graph, name, computed[name], wanted, expected.tolerances[name], source)
+
+
+def _wrong_references(
+    graph: Graph, oracle: Oracle, expected: Expectation
+) -> Iterator[TensorVerdict]:
+    """Tensors of which the numpy reference is not PyTorch's value, both in float64.
+
+    Tolerances come from the reference: one that is wrong would also be wide, and hide it.
+    """
+    for name, wanted in oracle.values.items():
+        if name in expected.values and name in graph.producer() and name not in oracle.overflows[0]:
+            scale = float(np.abs(wanted).max(initial=0.0))
+            allowed = AGREEMENT * expected.tolerances[name] + ROUNDING * scale
+            values = (expected.values[name], wanted, allowed)
+            row = _judge(graph, name, *values, "torch", label=f"reference: {name}")
+            if not row.passed:
+                yield row
 
 
 def _program_order(project: Project) -> list[str]:
@@ -313,7 +300,8 @@ def _judge(
     error = _errors(value, wanted).reshape(-1)
     allowed = np.broadcast_to(tolerance, np.shape(wanted)).reshape(-1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(error == 0, 0.0, np.where(allowed == np.inf, 0.0, error / allowed))
+        share = np.where(error == 0, 0.0, error / allowed)
+        share = np.where(np.isfinite(allowed) | (error == 0), share, np.inf)  # no bound: no verdict
     worst = int(share.argmax())
     scale = float(np.abs(wanted).max())
     node = graph.producer().get(tensor)
@@ -342,7 +330,7 @@ def _errors(value: Array, wanted: Array) -> Array:
 
 
 def _last_step(
-    graph: Graph, run: Run, oracle: _Oracle, expected: Expectation, steps: int
+    graph: Graph, run: Run, oracle: Oracle, expected: Expectation, steps: int
 ) -> list[TensorVerdict]:
     if steps == 1:
         return []

@@ -49,7 +49,8 @@ def golden(plan: Plan) -> Golden:
     samples = sample_count(plan)
     carried = {name: value[:samples] for name, value in plan.graph.samples.items()}
     steps = expect(replace(plan.graph, samples=carried), STEPS, rule=GOLDEN)
-    divergence = first_divergence(plan.graph, steps)
+    losses, overflows = [step.loss for step in steps], [step.overflows for step in steps]
+    divergence = first_divergence(plan.graph, losses, overflows)
     steps = steps[: divergence or len(steps)]
     checks = list(_of_first_step(plan, steps[0]))
     if divergence == 0:
