@@ -238,3 +238,32 @@ def test_merged_names_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     wrong = [row.name for row in verdict.tensors if not row.passed]
     assert "module: 2.weight after step 1" in wrong
     assert "module: gradient of 0.weight" in wrong
+
+
+class Patches(nn.Module):
+    """The gradient of the norm comes transposed, as that of an image cut into words does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(2, 5, 2, 2), nn.BatchNorm2d(5), nn.Linear(5, 3)
+        self.after = nn.LayerNorm(5)
+        self.bias, self.cache = nn.Parameter(torch.randn(9, 1)), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.cache is None:  # as some do in eval mode: kept from pass to pass
+            self.cache = self.bias * 2
+        words = self.norm(self.conv(x)).flatten(2).transpose(1, 2)
+        return (self.head(self.after(words)) + self.cache).tanh().mean(1)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_a_transposed_gradient_of_a_batch_of_1(mode: bool, tmp_path: Path) -> None:
+    """PyTorch's batch norm gets it wrong (2.13 does, on a CPU); its oracles are not to."""
+    torch.manual_seed(0)
+    module = Patches().train(mode)
+    project = gradlet.build(
+        module, tmp_path / "p", inputs=(torch.randn(2, 2, 6, 6),), target="host", batch=1
+    )
+    assert not project.recording.absent
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong

@@ -31,7 +31,7 @@ from gradlet.cache import lasting_folder
 from gradlet.errors import GradletError, InternalError
 from gradlet.files import write_whole
 from gradlet.sim import SimError
-from gradlet.terminal import console
+from gradlet.terminal import console, printable
 
 DONE, CHECK_FAILED, BAD_USE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 SMALL = 64 * 1024
@@ -109,7 +109,9 @@ def fail(error: BaseException, as_json: bool, options: dict[str, Any] | None = N
 
 
 def show_error(title: str, message: str) -> None:
-    stderr.print(Text(title, style="bold red") + Text(message, style="default"), soft_wrap=True)
+    stderr.print(
+        Text(title, style="bold red") + Text(printable(message), style="default"), soft_wrap=True
+    )
 
 
 def _judged(error: BaseException, options: dict[str, Any]) -> tuple[int, str]:

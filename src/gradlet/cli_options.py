@@ -79,7 +79,10 @@ class ModelOptions:
         str | None, typer.Option("--input", help="Shape of one sample, CxHxW, if there is none.")
     ] = None
     data: Annotated[
-        Path | None, typer.Option(help="An .npz with `inputs` and `targets` for the golden data.")
+        Path | None,
+        typer.Option(
+            help="An .npz with `inputs` (several: by name) and `targets` for golden data."
+        ),
     ] = None
 
     def sizes(self) -> dict[str, str | int]:

@@ -20,7 +20,7 @@ from gradlet.engines import golden, host
 from gradlet.engines.host import set_values
 from gradlet.engines.model import Run
 from gradlet.graph import Array
-from gradlet.ops.dropout import STATE
+from gradlet.ops.dropout import dropout_state
 from gradlet.tolerance import CAREFUL, expect
 
 
@@ -95,9 +95,8 @@ def _other_functions(project: Project, run: Run) -> Iterator[str]:
     setter changes its own number and nothing else."""
     graph = project.plan.graph
     untrained = host.run(project, steps=0, predict=True, setters=True)
-    still = (
-        {STATE: graph.data[STATE] * np.array([1, 1, 0], np.int32)} if STATE in graph.data else {}
-    )
+    state = dropout_state(graph)
+    still = {state: graph.data[state] * np.array([1, 1, 0], np.int32)} if state else {}
     wanted = expect(graph, 1, overrides=still, rule=CAREFUL)[0] if still else None
     for name in graph.outputs:
         outputs = untrained.outputs[0][name]

@@ -12,4 +12,9 @@ def console(*, stderr: bool = False) -> Console:
 
 def plain(*cells: str) -> list[Text]:
     """Cells of a table as they are: `[bold]` and `:-1` in a name are no markup."""
-    return [Text(cell) for cell in cells]
+    return [Text(printable(cell)) for cell in cells]
+
+
+def printable(text: str) -> str:
+    """What every terminal can be sent: bytes in a file's name that are no UTF-8 are spelt out."""
+    return text.encode("utf-8", "backslashreplace").decode()

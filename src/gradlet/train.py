@@ -9,7 +9,7 @@ import numpy as np
 
 from gradlet.builder import GraphBuilder
 from gradlet.errors import GradletError
-from gradlet.graph import Array, Attrs, Graph, Node, Shape
+from gradlet.graph import EXTERNAL_ROLES, Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, WEIGHTED_BY, options_of, target_of
@@ -27,6 +27,12 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
     if len(graph.outputs) != 1:
         raise GradletError(
             f"the model returns {len(graph.outputs)} tensors; a loss needs exactly one"
+        )
+    output = graph.tensors[graph.outputs[0]]
+    if output.role in EXTERNAL_ROLES:
+        raise GradletError(
+            f"the model returns its {output.role} '{graph.own_name(output.name)}' as it is; a loss "
+            f"needs something that is computed from it"
         )
     whole, rows = select(graph, recipe.update), select_rows(graph, recipe.update)
     graph, parts = with_rows_apart(graph, rows)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.capture.record_modes import Narrow, Refused, our_dropout, watched
+from gradlet.capture.record_modes import Narrow, Refused, dense_gradients, our_dropout, watched
 from gradlet.capture.torch_check import copied, plain_attention, same_epsilon
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
@@ -24,10 +24,6 @@ from gradlet.recorded import Recording
 from gradlet.reference import run_reference
 
 STEPS = 3
-
-
-def own_name(graph: Graph, name: str) -> str:
-    return name
 
 
 def record(
@@ -110,7 +106,7 @@ class _Recorder:
         for name in self.graph.trained:
             setter = setters.get(name)
             whole = setter.inputs[0] if setter else name
-            path = own_name(self.graph, whole)
+            path = self.graph.own_name(whole)
             if path not in every:
                 raise Refused(f"the module has no parameter '{path}', which the program trains")
             value = every[path].detach()
@@ -137,7 +133,6 @@ class _Recorder:
         return places.reshape(-1)
 
     def run(self, inputs: Sequence[Array], targets: Array) -> Recording:
-        torch = require_torch()
         batches = [[self._tensor(v) for v in value] for value in (*inputs, targets)]
         optimizer = self._optimizer()
         losses: list[float] = []
@@ -150,11 +145,7 @@ class _Recorder:
             for _ in range(self.recipe.accumulate):
                 *given, target = (values[fed % len(values)] for values in batches)
                 loss = self._loss(self._forward(given, fed), target)
-                found = torch.autograd.grad(
-                    loss / self.recipe.accumulate,
-                    [trained.leaf for trained in self.trained],
-                    allow_unused=True,
-                )
+                found = self._gradients(loss / self.recipe.accumulate)
                 for trained, gradient in zip(self.trained, found, strict=True):
                     old, new = trained.leaf.grad, gradient
                     trained.leaf.grad = new if old is None else old if new is None else old + new
@@ -172,6 +163,11 @@ class _Recorder:
             after.append(self._state())
         return self._recording(losses, gradients, after)
 
+    def _gradients(self, loss: Any) -> Any:
+        leaves = [trained.leaf for trained in self.trained]
+        with dense_gradients():
+            return require_torch().autograd.grad(loss, leaves, allow_unused=True)
+
     def _tensor(self, value: Array) -> Any:
         tensor = require_torch().from_numpy(np.array(value))
         return tensor.to(self.dtype) if tensor.dtype.is_floating_point else tensor.long()
@@ -187,8 +183,12 @@ class _Recorder:
             whole = start.reshape(-1).index_copy(0, places, trained.leaf).reshape(start.shape)
             values[trained.path] = whole
         fixed = {k: p.detach() for k, p in parameters.items() if k not in values}
+        module = copied(self.module)  # what a pass leaves in plain attributes is of that pass
         with our_dropout(fed), watched(single=self.single):
-            result = torch.func.functional_call(self.module, {**fixed, **values}, tuple(given))
+            result = torch.func.functional_call(module, {**fixed, **values}, tuple(given))
+        for path, buffer in module.named_buffers():
+            parent, _, name = path.rpartition(".")
+            self.module.get_submodule(parent)._buffers[name] = buffer.detach().clone()
         outputs = result if isinstance(result, tuple | list) else (result,)
         (output,) = (output for output in outputs if output is not None)
         return output
@@ -249,7 +249,7 @@ class _Recorder:
         state = {t.name: t.leaf.detach().numpy().copy() for t in self.trained}
         buffers = dict(self.module.named_buffers(remove_duplicate=False))
         for old, _ in self.graph.updates:
-            path = own_name(self.graph, old)
+            path = self.graph.own_name(old)
             if self.graph.tensors[old].role == "state" and path in buffers:
                 places = self._places(old, buffers[path].numel())
                 state[path] = buffers[path].detach().numpy().reshape(-1)[places].astype(np.float64)

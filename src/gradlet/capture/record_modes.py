@@ -92,6 +92,24 @@ def watched(*, single: bool) -> Any:
     return Watch()
 
 
+def dense_gradients() -> Any:
+    """Gradients are handed on as they lie in memory by default. PyTorch's batch norm takes the
+    gradient of a batch of 1, if it was transposed, for one that was not, and computes nonsense."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch = require_torch()
+
+    class Dense(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func._schema.name.endswith("_backward"):
+                args = [a.contiguous() if isinstance(a, torch.Tensor) else a for a in args]
+            return func(*args, **(kwargs or {}))
+
+    return Dense()
+
+
 class Narrow(Exception):
     """The module computes in single precision of its own accord."""
 

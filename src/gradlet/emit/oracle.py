@@ -51,6 +51,9 @@ def steps(parameters, constants, batches, count, accumulate):
             fed += 1
             v = {**parameters, **constants, **batch}
             forward(v)
+            for t in v.values():
+                if t.requires_grad and not t.is_leaf:  # batch_norm's backward takes a transposed
+                    t.register_hook(torch.Tensor.contiguous)  # one of batch 1 for a plain one
             wanted = {name: t for name, t in v.items() if t.requires_grad and name != LOSS}
             gradients = torch.autograd.grad(
                 v[LOSS] / accumulate, list(wanted.values()), allow_unused=True
