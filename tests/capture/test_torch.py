@@ -113,6 +113,11 @@ class Decaying(nn.Module):
         return y
 
 
+class Counted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x) * 0.5
+
+
 REFUSALS: dict[str, tuple[Any, Any, str]] = {
     "dynamic shape": (Dynamic, torch.randn(3, 4), "depends on the data"),
     "control flow": (Branch, torch.randn(3, 4), "torch.export cannot trace"),
@@ -124,8 +129,13 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
         torch.zeros(2, 3, dtype=torch.bool),
         "floats, or indices",
     ),
-    "integers as numbers": (
+    "integers as scores": (
         lambda: nn.ReLU(),
+        torch.zeros(2, 3, dtype=torch.long),
+        "returns torch.int64; a loss needs scores in floating point",
+    ),
+    "integers as numbers": (
+        Counted,
         torch.zeros(2, 3, dtype=torch.long),
         r"relu.*'input' holds integers; floating point is needed",
     ),
