@@ -23,7 +23,7 @@ from gradlet import doctor as doctor_module
 from gradlet import target as targets
 from gradlet.api import ENGINES, Captured, Request
 from gradlet.capture.layout import check_layout
-from gradlet.cli_errors import guarded, json_output, run_app, stderr
+from gradlet.cli_errors import fail, guarded, json_output, run_app, stderr
 from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.folder import listing
 from gradlet.emit.install import refuse_foreign
@@ -34,7 +34,7 @@ from gradlet.plan import Options, Plan
 from gradlet.report import memory_report
 from gradlet.report.svg import is_svg
 from gradlet.report.table import is_csv
-from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, simulate
+from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.terminal import console, plain
 from gradlet.tune import Settings
 from gradlet.verify import Verdict
@@ -176,8 +176,11 @@ def verify(
 ) -> int:
     """Compare every activation, gradient and weight with PyTorch in float64."""
     loaded = gradlet.load(project)
-    with progress(f"training {steps} steps in C and in PyTorch"):
-        verdict = gradlet.verify(loaded, steps=steps, engine=engine, edited=edited)
+    try:
+        with progress(f"training {steps} steps in C and in PyTorch"):
+            verdict = gradlet.verify(loaded, steps=steps, engine=engine, edited=edited)
+    except SimError as error:  # to find that is what verify is for
+        return fail(error, json_, {"program": project})
     _show(json_, verdict.to_json(), lambda: _verdict_table(verdict))
     return 0 if verdict.passed else 1
 

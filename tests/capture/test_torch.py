@@ -137,7 +137,7 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
     "integers as numbers": (
         Counted,
         torch.zeros(2, 3, dtype=torch.long),
-        r"relu.*'input' holds integers; floating point is needed",
+        "relu.*holds integers; floating point is needed",
     ),
     "a buffer that changes": (Decaying, torch.randn(2, 3), "changes 'share' of the model"),
     "no tensor": (lambda: nn.Linear(3, 2), "x", "tensors are needed"),
