@@ -42,20 +42,19 @@ def cases(names: list[str], random: int) -> Iterator[tuple[str, str, str, dict[s
         for turn, size in enumerate(SIZES):
             torch.manual_seed(number)
             module, inputs = MODELS[name]()
-            yield name, size, LAYOUTS[(number + turn) % 2], {"model": module, "inputs": inputs}
+            given = {"model": module, "inputs": inputs, "batch": 1}
+            yield name, size, LAYOUTS[(number + turn) % 2], given
     for seed in range(random):
         drawn = draw(seed)
-        given = {"model": drawn.module, "inputs": drawn.inputs, "recipe": drawn.recipe}
-        yield f"random {seed}", SIZES[seed % 4], LAYOUTS[seed // 4 % 2], given
+        drawn_so = {"model": drawn.module, "inputs": drawn.inputs, "recipe": drawn.recipe}
+        yield f"random {seed}", SIZES[seed % 4], LAYOUTS[seed // 4 % 2], drawn_so
 
 
 def outcome(size: str, layout: str, given: dict[str, Any], folder: Path) -> tuple[str, str, str]:
     """What became of it, why, and what the simulator printed in GVSoC's configuration."""
     model = given.pop("model")
     try:
-        project = gradlet.build(
-            model, folder / "p", memories={"L1": size}, layout=layout, batch=1, **given
-        )
+        project = gradlet.build(model, folder / "p", memories={"L1": size}, layout=layout, **given)
     except DoesNotFit as error:
         return "too large", str(error).splitlines()[0], ""
     except gradlet.GradletError as error:
