@@ -98,6 +98,8 @@ class _Recorder:
         first = {id(p): path for path, p in self.module.named_parameters()}
         self.paths = {path: first[id(p)] for path, p in every.items()}
         self.trained = list(self._chosen(every))
+        self.start = {path: p.detach().clone() for path, p in self.module.named_parameters()}
+        self.passed: dict[str, Any] = {}
 
     def _chosen(self, every: Mapping[str, Any]) -> Iterator[_Trained]:
         """What the graph trains; with update=all also what it should."""
@@ -163,29 +165,37 @@ class _Recorder:
             after.append(self._state())
         return self._recording(losses, gradients, after)
 
-    def _gradients(self, loss: Any) -> Any:
-        leaves = [trained.leaf for trained in self.trained]
+    def _gradients(self, loss: Any) -> list[Any]:
+        """Of what is trained, as it lies in the program."""
+        torch = require_torch()
+        whole = [self.passed[trained.path] for trained in self.trained]
         with dense_gradients():
-            return require_torch().autograd.grad(loss, leaves, allow_unused=True)
+            found = torch.autograd.grad(loss, whole, allow_unused=True)
+        return [
+            None if gradient is None else gradient.reshape(-1)[torch.from_numpy(trained.places)]
+            for trained, gradient in zip(self.trained, found, strict=True)
+        ]
 
     def _tensor(self, value: Array) -> Any:
         tensor = require_torch().from_numpy(np.array(value))
         return tensor.to(self.dtype) if tensor.dtype.is_floating_point else tensor.long()
 
     def _forward(self, given: Sequence[Any], fed: int) -> Any:
-        """The module, with what is trained in the place of its parameters."""
+        """A pass of the module with the parameters as they are now. It keeps them itself: some hold
+        them in places of their own, where nobody could put others."""
         torch = require_torch()
         parameters = dict(self.module.named_parameters())
-        values: dict[str, Any] = {}
-        for trained in self.trained:
-            start = values.get(trained.path, parameters[trained.path].detach())
-            places = torch.from_numpy(trained.places)
-            whole = start.reshape(-1).index_copy(0, places, trained.leaf).reshape(start.shape)
-            values[trained.path] = whole
-        fixed = {k: p.detach() for k, p in parameters.items() if k not in values}
+        with torch.no_grad():
+            for trained in self.trained:
+                whole = parameters[trained.path].detach().reshape(-1).clone()
+                whole[torch.from_numpy(trained.places)] = trained.leaf
+                parameters[trained.path].copy_(whole.reshape(parameters[trained.path].shape))
         module = copied(self.module)  # what a pass leaves in plain attributes is of that pass
+        self.passed = dict(module.named_parameters())
+        for path, parameter in self.passed.items():
+            parameter.requires_grad_(any(path == trained.path for trained in self.trained))
         with our_dropout(fed), watched(single=self.single):
-            result = torch.func.functional_call(module, {**fixed, **values}, tuple(given))
+            result = module(*given)
         for path, buffer in module.named_buffers():
             parent, _, name = path.rpartition(".")
             self.module.get_submodule(parent)._buffers[name] = buffer.detach().clone()
@@ -259,14 +269,13 @@ class _Recorder:
         self, losses: list[float], gradients: Mapping[str, Array], after: list[dict[str, Array]]
     ) -> Recording:
         known = {t.name: name for t, name in zip(self.trained, self.graph.trained, strict=False)}
-        start = dict(self.module.named_parameters())
         tensors = {}
         for name in after[0]:
             tensors[name] = known.get(name, name)
         idle = {
             t.name
             for t in self.trained[len(self.graph.trained) :]
-            if (start[t.path].detach().reshape(-1) == t.leaf.detach()).all()
+            if (self.start[t.path].reshape(-1) == t.leaf.detach()).all()
         }
         tensors |= {t.name: "" for t in self.trained[len(self.graph.trained) :]}
         kept = tuple({n: v for n, v in values.items() if n not in idle} for values in after)
