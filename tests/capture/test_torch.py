@@ -214,7 +214,7 @@ def test_data_of_the_users_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x1": np.zeros((2, 1, 16, 16))}, "has no array inputs"),
+        ({"x1": np.zeros((2, 1, 16, 16))}, "has no array 'inputs'"),
         ({"inputs": np.zeros((2, 1, 16, 15))}, "has shape"),
         ({"inputs": np.full((2, 1, 16, 16), np.inf)}, "finite"),
         ({"inputs": np.zeros((0, 1, 16, 16))}, "no samples"),

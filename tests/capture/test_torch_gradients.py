@@ -266,3 +266,23 @@ TIES: dict[str, Callable[[Tensor], Tensor]] = {
 def test_ties_and_edges(name: str) -> None:
     torch.manual_seed(0)
     assert_module_gradients(Ties(TIES[name]), (torch.randn(3, 252),))
+
+
+class Shelved(nn.Module):
+    """Reads its parameters from a dict, where torch.export takes them for constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf: dict[str, Tensor] = {}
+        for name in ("scale", "shift"):
+            parameter = nn.Parameter(torch.randn(6))
+            self.register_parameter(name, parameter)
+            self.shelf[name] = parameter
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.shelf["scale"] + self.shelf["shift"].abs()
+
+
+def test_parameters_in_a_dict_are_trained() -> None:
+    torch.manual_seed(0)
+    assert_module_gradients(Shelved(), (torch.randn(3, 6),))

@@ -150,8 +150,10 @@ class _TorchImporter(GraphImporter):
                 self._input(node)
             else:
                 self._kept[node.name] = specs[node.name].target
-                self.names[node.name] = self._stored(specs[node.name].target, kind)
-                if kind != "PARAMETER":
+                name = self.names[node.name] = self._stored(specs[node.name].target, kind)
+                # a parameter that a module keeps in a dict of its own comes as a constant
+                trained = bool(name) and self.builder.tensors[name].role == "param"
+                if kind != "PARAMETER" and not trained:
                     self.known.learn(node.name, self._value(specs[node.name].target))
 
     def _input(self, node: Any) -> None:
@@ -193,6 +195,7 @@ class _TorchImporter(GraphImporter):
             return
         self._refuse_lasting_change(target, args, shapes)
         if self.known.fold(node):
+            self.aliases.note(node, target, args[0] if args else None)
             return
         if (kind := _narrow(node)) and not _narrow(args[0] if args else None):
             reason = f"it rounds to {kind}; float32 is supported, so leave out the conversion"
