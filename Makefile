@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 
-.PHONY: setup demo test check bench mutants interruptions clean
+.PHONY: setup demo test check bench mutants interruptions reliability clean
 
 setup: $(VENV)/.ready
 
@@ -38,6 +38,14 @@ mutants: setup
 
 interruptions: setup
 	$(RUN)/python -m tests.interruptions --most 200 --json bench/results/interruptions.json
+
+# Everything that docs/reliability.md tells, from the beginning: an hour or two.
+reliability: mutants interruptions
+	$(RUN)/python bench/golden_programs.py
+	$(RUN)/python bench/random_networks.py
+	$(RUN)/python -m tests.bad_input --json bench/results/bad_input.json
+	$(RUN)/python bench/tolerance.py
+	$(RUN)/python bench/reliability.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -396,6 +396,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sample", type=int, default=0, help="so many of them only")
+    parser.add_argument("--json", type=Path, help="write the counts to this file")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     begin = time.perf_counter()
@@ -409,6 +410,11 @@ def main() -> int:
             if fault or slow:
                 print(f"{case.name}: {fault or 'takes more than a minute'}", flush=True)
     seconds = time.perf_counter() - begin
+    if options.json:
+        value = {name: counts[name] for name in ("held", "did not hold")}
+        value["tried"] = counts.total()
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(value, indent=1) + "\n")
     print(f"{sum(counts.values())} bad inputs: {dict(counts)}, {seconds:.0f} s")
     return 1 if counts["did not hold"] else 0
 
