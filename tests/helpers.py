@@ -29,7 +29,9 @@ def operands(case: Case, seed: int = 0) -> list[Array]:
             values.append(generator.integers(0, case.labels, shape).astype(np.int32))
         else:
             drawn = generator.standard_normal(shape) * case.scale
-            values.append((np.abs(drawn) + 0.1 if case.positive else drawn).astype(np.float32))
+            weights = case.op in WEIGHTED_BY and index == 2  # of classes, or of positive targets
+            positive = case.positive or weights
+            values.append((np.abs(drawn) + 0.1 if positive else drawn).astype(np.float32))
     return values
 
 
