@@ -81,11 +81,11 @@ def test_the_table_is_updated_in_place_and_its_padding_stays(tmp_path: Path) -> 
     np.testing.assert_array_equal(changed, [False, False, False, True, False, True])
 
 
-def test_an_index_outside_the_table_reads_zeros(tmp_path: Path) -> None:
+def test_an_index_outside_the_table_reads_nan(tmp_path: Path) -> None:
     """On the device nobody checks what a user feeds; it must not read foreign memory."""
     ids = torch.tensor([[1, 3]])
     graph = training_graph(gradlet.capture(_table(), ids), Recipe(lr=0.0, loss="mse"))
     project = gradlet.emit(plan(graph, load_target("host")), tmp_path / "p")
     fed = {"input": np.array([[[-1, 2**31 - 1]]], np.int32)}
     run = host.run(project, steps=1, samples=fed, predict=True, sanitize=True)
-    np.testing.assert_allclose(run.outputs[0]["matmul_0"][0, 0], graph.data["2.bias"], rtol=1e-6)
+    assert np.isnan(run.outputs[0]["matmul_0"]).all()

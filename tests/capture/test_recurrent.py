@@ -119,9 +119,21 @@ def test_toml_layers(tmp_path: Path) -> None:
     assert gradlet.verify(project, steps=3).passed
 
 
+class First(nn.Module):
+    """The first of what a layer returns."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)[0]
+        return y
+
+
 def test_projections_are_refused_by_name() -> None:
-    module = nn.Sequential(nn.LSTM(3, 4, proj_size=2))
-    with pytest.raises(GradletError, match=r"module '0': .*proj_size"):
+    module = First(nn.LSTM(3, 4, proj_size=2))
+    with pytest.raises(GradletError, match=r"module 'layer': .*proj_size"):
         gradlet.capture(module, (torch.randn(5, 2, 3),), name="m")
 
 

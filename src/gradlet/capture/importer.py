@@ -155,9 +155,6 @@ class GraphImporter:
         except Unsupported as error:
             self.missing.note(self.module, call.target, shapes, f"not supported: {error}")
             return None
-        except ZeroDivisionError:
-            self.missing.note(self.module, call.target, shapes, "it divides by a constant 0")
-            return None
 
     def finish(
         self, inputs: Sequence[str], outputs: Sequence[str], samples: dict[str, Array]

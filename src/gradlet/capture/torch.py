@@ -204,7 +204,11 @@ class _TorchImporter(GraphImporter):
             self.names[node.name] = self.names[args[0].name][args[1]]
             self.aliases.note(node, target, args[0])
             return
-        result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
+        try:
+            result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
+        except ZeroDivisionError:
+            self.missing.note(self.module, target, shapes, "it divides by a constant 0")
+            result = None
         self.names[node.name] = self._stand_in(node.meta.get("val")) if result is None else result
         self.aliases.note(node, target, args[0] if args else None)
         if in_place(target) and result is not None:
