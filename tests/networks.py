@@ -12,7 +12,7 @@ from gradlet.builder import GraphBuilder
 from gradlet.graph import Array, Attrs, Graph, Shape
 from gradlet.ops.losses import LABELLED, LOSSES
 from gradlet.recipe import Recipe
-from gradlet.train import train
+from gradlet.train import _needs_gradient, train
 
 Grown = Callable[["Network", str], str]
 KINDS: list[Grown] = []
@@ -21,6 +21,9 @@ KINDS: list[Grown] = []
 def kind(grown: Grown) -> Grown:
     KINDS.append(grown)
     return grown
+
+
+EDGE = np.asarray(0.2, np.float32)
 
 
 class Network:
@@ -191,6 +194,26 @@ def power(net: Network, x: str) -> str:
 
 
 @kind
+def masked(net: Network, x: str) -> str:
+    """A mask from data, or of two masks, and what it chooses or replaces."""
+    edge = net.pick(net.partner(x), net.builder.value(net.builder.fresh("c"), EDGE, "const"))
+    mask = net.add(net.pick("gt", "ge", "eq", "ne"), *net.pick((x, edge), (edge, x)))
+    if net.yes(0.3):
+        mask = net.add(net.pick("mul", "maximum", "ne"), mask, net.add("gt", x, net.partner(x)))
+    if net.yes():
+        return net.add("masked_fill", x, mask, value=net.pick(0.0, -0.7), keep=net.yes())
+    return net.add("select", mask, *net.pick((x, net.partner(x)), (net.partner(x), x)))
+
+
+@kind
+def stepped(net: Network, x: str) -> str:
+    """A function without a slope, beside one with it."""
+    wide = net.add("affine", x, slope=2.0, offset=0.1)
+    step = net.add(net.pick("floor", "ceil", "round", "trunc", "sign"), wide)
+    return net.add(net.pick("add", "mul"), net.add("tanh", step), x)
+
+
+@kind
 def softmax(net: Network, x: str) -> str:
     return net.add(net.pick("softmax", "log_softmax"), x, axis=net.chance.randint(0, 3))
 
@@ -266,6 +289,33 @@ def rearrange(net: Network, x: str) -> str:
 
 
 @kind
+def lookup(net: Network, x: str) -> str:
+    """Elements of lines by places that are known, or that sorting finds."""
+    axis, shape = net.chance.randint(1, 3), net.shape(x)
+    length, attrs = shape[axis], {"axis": axis}
+    count = net.chance.randint(1, length)
+    sort = {**attrs, "count": count, "largest": net.yes()}
+    best, order = net.builder.add_many("sort", [x], sort)
+    match net.pick("known", "sorted", "sum", "replaced", "computed", "number"):
+        case "known":
+            lines = net.pick(shape, tuple(length if dim == axis else 1 for dim in range(4)))
+            places = net.numbers.integers(0, length, lines)
+            index = net.builder.value(net.builder.fresh("i"), places, "const", "i32")
+            return net.add("take", x, index, **attrs)
+        case "sum":
+            return net.add("put_sum", net.add("tanh", best), order, **attrs, length=length)
+        case "replaced":
+            return net.add("put", net.add("tanh", x), order, best, **attrs)
+        case "computed":
+            index = net.add("to_index", net.add("number", order))
+            index = net.add("flat_index", index, size=length)
+            return net.add("take", net.add("tanh", x), index, **attrs)
+        case "number":
+            return net.add("mul", best, net.add("number", order))
+    return net.add("add", best, net.add("take", net.add("tanh", x), order, **attrs))
+
+
+@kind
 def linear(net: Network, x: str) -> str:
     """Flattened, through a square product, and a map again."""
     n, c, h, w = net.shape(x)
@@ -326,7 +376,10 @@ def drawn(seed: int, *, large: bool = False) -> tuple[Graph, Recipe, Array]:
     shape = net.shape(output)
     samples = {"x": net.numbers.standard_normal((2, *net.shape("x"))).astype(np.float32)}
     forward = _used(net.builder, output, samples)
-    if not forward.of_role("param"):  # nothing but activations was drawn
+    params = [tensor.name for tensor in forward.of_role("param")]
+    if output not in _needs_gradient(
+        GraphBuilder("", forward), params
+    ):  # no gradient reaches a weight
         scale = net.add("mul", output, net.param(1))
         forward = _used(net.builder, scale, samples)
     targets: Array = net.numbers.uniform(0, 1, (2, *shape)).astype(np.float32)
@@ -340,7 +393,7 @@ def _used(builder: GraphBuilder, output: str, samples: dict[str, Array]) -> Grap
     for node in reversed(builder.nodes):
         if wanted.intersection(node.outputs):
             nodes.append(node)
-            wanted.update(node.inputs)
+            wanted.update((*node.inputs, *node.outputs))
     wanted.add("x")
     tensors = {k: t for k, t in builder.tensors.items() if k in wanted}
     data = {k: v for k, v in builder.data.items() if k in wanted}

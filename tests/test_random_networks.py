@@ -19,9 +19,7 @@ from tests.networks import network
 
 COUNT, BATCH = 1000, 100
 # indices, sequences and random draws have networks of their own among the models
-OF_SEQUENCES = (
-    *("gather", "rnn", "lstm", "gru", "gru_reset", "recurrent_weight", "delay", "masked_fill"),
-)
+OF_SEQUENCES = ("gather", "rnn", "lstm", "gru", "gru_reset", "recurrent_weight", "delay")
 BESIDE_THE_GRADIENTS = ("blend", "variance", "dropout", "dropout_step", "reset", "set_rows")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,8 @@ Shape = tuple[int, ...]
 Attr = int | float | bool | str | tuple[int, ...]
 Attrs = Mapping[str, Attr]
 Array = NDArray[Any]
+ArrayWriter = Callable[[str, Array], Mapping[str, Any]]
+ArrayReader = Callable[[Mapping[str, Any]], Array]
 
 PHASES = ("forward", "backward", "update")
 OWN_SPACE = "@"
@@ -162,7 +164,9 @@ class Graph:
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, array: ArrayWriter | None = None) -> dict[str, Any]:
+        """`array` writes values of data and samples by name, if not as text within."""
+        write = array or (lambda _, value: array_to_json(value))
         return {
             "name": self.name,
             "tensors": [
@@ -179,12 +183,13 @@ class Graph:
             "layout": self.layout,
             "stored": {name: [list(s), list(o)] for name, (s, o) in self.stored.items()},
             "own_names": dict(self.own_names),
-            "data": {name: array_to_json(value) for name, value in self.data.items()},
-            "samples": {name: array_to_json(value) for name, value in self.samples.items()},
+            "data": {name: write(name, value) for name, value in self.data.items()},
+            "samples": {name: write(name, value) for name, value in self.samples.items()},
         }
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Graph:
+    def from_json(value: Mapping[str, Any], array: ArrayReader | None = None) -> Graph:
+        read = array or array_from_json
         tensors = [
             Tensor(t["name"], tuple(t["shape"]), t["dtype"], t["role"]) for t in value["tensors"]
         ]
@@ -194,8 +199,8 @@ class Graph:
             nodes=tuple(_node_from_json(node) for node in value["nodes"]),
             inputs=tuple(value["inputs"]),
             outputs=tuple(value["outputs"]),
-            data={name: array_from_json(item) for name, item in value["data"].items()},
-            samples={name: array_from_json(item) for name, item in value["samples"].items()},
+            data={name: read(item) for name, item in value["data"].items()},
+            samples={name: read(item) for name, item in value["samples"].items()},
             loss=value["loss"],
             grads=tuple((a, b) for a, b in value["grads"]),
             updates=tuple((a, b) for a, b in value["updates"]),

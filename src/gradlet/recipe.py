@@ -16,6 +16,7 @@ class Recipe:
     clip_value of 0 clips nothing.
     The options of a loss have the names and meanings that they have in PyTorch; `delta` is
     Huber's, and the beta of smooth L1; `pos_weight` is one number, or one for each output.
+    bn is what batch norms do: train, frozen or recalibrate, else what the module has them do.
     """
 
     loss: str = "cross_entropy"
@@ -37,6 +38,7 @@ class Recipe:
     class_weights: tuple[float, ...] = ()
     delta: float = 1.0
     pos_weight: tuple[float, ...] = ()
+    bn: str = ""
 
 
 LOSS_OPTIONS = (

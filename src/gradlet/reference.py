@@ -6,7 +6,7 @@ each element. A later run disturbed by that much shows how far such errors trave
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -135,12 +135,19 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     magnitudes = op.magnitude(site.attrs, operands, results)
     for tensor, magnitude in zip(site.outs, magnitudes, strict=True):
         roundings = op.roundings(site, tensor)
-        growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
+        exact = op.exact or (op.counts and _all_whole((*operands, *results), magnitude))
+        growth = 0.0 if exact else np.sqrt(roundings) + roundings / 12
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
         size = np.abs(magnitude)
         relative = DTYPES[tensor.dtype].unit_roundoff * size
         spread[tensor.name] = growth * (relative + DTYPES[tensor.dtype].smallest * (size > 0))
     return spread
+
+
+def _all_whole(values: Sequence[Array], magnitude: Array) -> bool:
+    """Whether these are whole numbers, and small enough that float32 has all that lead to them."""
+    small = bool((np.abs(magnitude) < 2.0**24).all())
+    return small and all(bool((value == np.rint(value)).all()) for value in values)
 
 
 def _draws(result: Array, seed: int) -> Array:

@@ -11,6 +11,7 @@ from gradlet.builder import GraphBuilder
 from gradlet.errors import GradletError
 from gradlet.graph import EXTERNAL_ROLES, Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
+from gradlet.guard import guarded
 from gradlet.ops import OPS
 from gradlet.ops.losses import LABELLED, LOSSES, REDUCTIONS, WEIGHTED_BY, options_of, target_of
 from gradlet.recipe import LOSS_OPTIONS, Recipe
@@ -34,6 +35,7 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
             f"the model returns its {output.role} '{graph.own_name(output.name)}' as it is; a loss "
             f"needs something that is computed from it"
         )
+    graph = guarded(graph)
     whole, rows = select(graph, recipe.update), select_rows(graph, recipe.update)
     graph, parts = with_rows_apart(graph, rows)
     trainable = [*whole, *parts]
@@ -188,7 +190,7 @@ def _backward(
 ) -> dict[str, str]:
     """Append the gradients of everything between the trainable parameters and the loss."""
     forward = list(builder.nodes)
-    needed = _needs_gradient(forward, trainable)
+    needed = _needs_gradient(builder, trainable)
     seed = builder.value(builder.unique("d_loss"), np.asarray(1.0 / accumulate), "const")
     emit = _BackwardEmitter(builder)
     rows = RowGradients(forward)
@@ -239,11 +241,11 @@ def _wanted(node: Node, needed: set[str]) -> list[str]:
     return [slot for slot, name in _slots(node).items() if name in needed]
 
 
-def _needs_gradient(nodes: Sequence[Node], trainable: Sequence[str]) -> set[str]:
+def _needs_gradient(builder: GraphBuilder, trainable: Sequence[str]) -> set[str]:
     needed = set(trainable)
-    for node in nodes:
+    for node in builder.nodes:
         if needed.intersection(node.inputs) and not OPS[node.op].stops:
-            needed.update(node.outputs)
+            needed.update(name for name in node.outputs if builder.tensors[name].dtype != "i32")
     return needed
 
 

@@ -12,18 +12,22 @@ from gradlet.graph import Attrs, Shape
 
 @dataclass(frozen=True)
 class Case:
-    """`labels` is the number of classes that an integer operand counts; `frozen` operands get no
-    gradient; the standard-normal values are stretched by `scale`, and are kept away from 0 on the
-    right if `positive`; the loss sees the `learnt` ones of the results; `training` is what the
-    recipe of the row's training graph has beside its loss."""
+    """`labels` is the number of classes that the operands `integers` count, each of a line only
+    once if they are `distinct`; `frozen` operands get no gradient; the standard-normal values are
+    stretched by `scale`, are kept away from 0 on the right if `positive`, and are rounded, with
+    ties, if `whole`; the loss sees the `learnt` ones of the results; `training` is what the recipe
+    of the row's training graph has beside its loss."""
 
     op: str
     shapes: tuple[Shape, ...]
     attrs: Attrs = field(default_factory=dict)
     labels: int = 0
+    integers: tuple[int, ...] = (1,)
+    distinct: bool = False
     frozen: tuple[int, ...] = ()
     scale: float = 1.0
     positive: bool = False
+    whole: bool = False
     learnt: tuple[int, ...] = (0,)
     training: Mapping[str, Any] = field(default_factory=dict)
 

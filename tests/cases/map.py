@@ -19,6 +19,7 @@ SIGNED = (
     "exp",
     "expm1",
 )
+STEPS = ("floor", "ceil", "round", "trunc", "sign")
 POSITIVE = ("log", "sqrt", "reciprocal", "root", "log1p")
 
 
@@ -29,6 +30,7 @@ def rows(op: str, attrs: Attrs, *, scale: float = 3.0, positive: bool = False) -
 ROWS: tuple[Case, ...] = (
     *(row for op in SIGNED for row in rows(op, {})),
     *(row for op in POSITIVE for row in rows(op, {}, positive=True)),
+    *(row for op in STEPS for row in rows(op, {})),
     *rows("hardshrink", {"edge": 0.5}),
     *rows("threshold", {"threshold": 0.1, "fill": -0.3}),
     *rows("log1p", {}, scale=0.2),

@@ -109,10 +109,13 @@ class Op(ABC):
     overwrites  inputs whose memory an output may take over, element for element
     overwriter  which output that is, if not the first
     view        the output is the first input's bytes under another shape
+    counts      made of sums and products: nothing is rounded where all numbers are whole
     stops       no gradient passes
     adds_once   optional operands that are added to the result: of the tiles of a reduction, only
                 the first has them
     layouts     orders of the dimensions in memory that it takes, where it matters
+    integers    operands that hold indices, or whole numbers of another kind
+    untyped     numbers or integers, whichever the operand holds
     torch_source  functions that the PyTorch spelling calls
 
     Operands at the end whose names end in `?` may be left out, outputs as well.
@@ -127,9 +130,12 @@ class Op(ABC):
     overwriter: ClassVar[str] = ""
     torch_source: ClassVar[str] = ""
     view: ClassVar[bool] = False
+    counts: ClassVar[bool] = False
     stops: ClassVar[bool] = False
     adds_once: ClassVar[tuple[str, ...]] = ()
     layouts: ClassVar[tuple[str, ...]] = ("any",)
+    integers: ClassVar[tuple[str, ...]] = ()
+    untyped: ClassVar[bool] = False
 
     @abstractmethod
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...
@@ -258,6 +264,7 @@ class Importer(Protocol):
     """What a front end offers to the op files: operands by position, and a place to write."""
 
     module: str
+    recalibrate: bool
 
     def tensor(self, value: Any) -> str: ...
 
@@ -266,6 +273,10 @@ class Importer(Protocol):
     def shape(self, name: str) -> Shape: ...
 
     def dtype(self, name: str) -> str: ...
+
+    def kind(self, value: Any) -> str:
+        """What the model holds an operand for: a bool, an int or a float."""
+        ...
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
 
@@ -295,8 +306,8 @@ class Importer(Protocol):
         """A weight as the file stores it, or None if it is computed."""
         ...
 
-    def piece(self, value: Any, suffix: str, array: Array) -> str:
-        """A weight that takes the place of a stored one, or of a part of it."""
+    def piece(self, value: Any, suffix: str, places: Array) -> str:
+        """A weight that takes the place of some elements of a stored one, in another order."""
         ...
 
     def producer(self, name: str) -> Node | None:

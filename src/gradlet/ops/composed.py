@@ -172,17 +172,6 @@ def _torch_rrelu(imp: Importer, call: Call) -> str:
     return imp.add("leaky_relu", [imp.tensor(call.args[0])], {"slope": slope})
 
 
-@from_torch("aten.avg_pool3d.default")
-def _torch_avg_pool3d(imp: Importer, call: Call) -> str:
-    """Only as PyTorch's local response norm uses it: over neighbouring channels."""
-    x, kernel, stride, padding = imp.tensor(call.args[0]), *(list(v) for v in call.args[1:4])
-    if kernel[1:] != [1, 1] or set(stride) != {1} or any(padding):
-        raise imp.unsupported("pooling over three dimensions")
-    *lead, depth, h, w = imp.shape(x)
-    y = _channel_means(imp, reshaped(imp, x, (*lead, depth, h * w)), kernel[0])
-    return reshaped(imp, y, (*lead, imp.shape(y)[-2], h, w))
-
-
 def _channel_means(imp: Importer, planes: str, size: int) -> str:
     attrs = {"kernel": (size, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
     return imp.add("avg_pool2d", [planes], {**attrs, "count_include_pad": True})

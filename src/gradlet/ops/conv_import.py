@@ -7,6 +7,7 @@ from typing import Any
 from gradlet.graph import Attrs
 from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch, ints, pair
 from gradlet.ops.line import batched
+from gradlet.ops.volumes import conv_volume
 from gradlet.ops.window import Sides, onnx_padding, same_padding, toml_padding
 
 
@@ -66,6 +67,49 @@ def _torch_conv2d(imp: Importer, call: Call) -> str:
     return batched(imp, "conv2d", operands, _attrs(stride, sides, dilation, groups), 4)
 
 
+@from_torch("aten.conv3d.default", "aten.conv3d.padding")
+def _torch_conv3d(imp: Importer, call: Call) -> str:
+    x, weight, bias, stride, padding, dilation, groups = call.args[:7]
+    operands = [imp.tensor(x), *(imp.param(v) for v in (weight, bias) if v is not None)]
+    kernel, spread = imp.shape(operands[1])[2:], _triple(dilation)
+    if padding == "same":
+        around = [reach * (k - 1) for reach, k in zip(spread, kernel, strict=True)]
+        sides = (*(n // 2 for n in around), *(n - n // 2 for n in around))
+    else:
+        sides = _triple(0 if padding == "valid" else padding) * 2
+    attrs: Attrs = {
+        "stride": _triple(stride),
+        "padding": sides,
+        "dilation": spread,
+        "groups": int(groups),
+    }
+    return conv_volume(imp, operands, attrs)
+
+
+def _triple(value: Any) -> tuple[int, ...]:
+    items = [value] if isinstance(value, int) else list(value)
+    return tuple(int(n) for n in (items * 3 if len(items) == 1 else items))
+
+
+def _onnx_volume(imp: Importer, call: Call, operands: list[str]) -> str:
+    size, kernel = imp.shape(operands[0])[2:], imp.shape(operands[1])[2:]
+    stride, dilation = (tuple(call.attrs.get(k, [1] * 3)) for k in ("strides", "dilations"))
+    lines = {"strides": [1, stride[0]], "dilations": [1, dilation[0]]}
+    planes = {"strides": list(stride[1:]), "dilations": list(dilation[1:])}
+    pads = list(call.attrs.get("pads", [0] * 6))
+    lines["pads"], planes["pads"] = [0, pads[0], 0, pads[3]], [*pads[1:3], *pads[4:]]
+    deep, flat = (Call(call.target, (), {**call.attrs, **own}) for own in (lines, planes))
+    _, front, _, back = onnx_padding(imp, deep, (1, size[0]), (1, kernel[0]))
+    top, left, bottom, right = onnx_padding(imp, flat, size[1:], kernel[1:])
+    attrs: Attrs = {
+        "stride": stride,
+        "padding": (front, top, left, back, bottom, right),
+        "dilation": dilation,
+        "groups": int(call.attrs.get("group", 1)),
+    }
+    return conv_volume(imp, operands, attrs)
+
+
 def onnx_line(imp: Importer, call: Call, operands: list[str]) -> Attrs:
     """Attributes of a convolution over one dimension, from those that it has in ONNX."""
     stride, dilation = (call.attrs.get(k, [1]) for k in ("strides", "dilations"))
@@ -90,8 +134,10 @@ def _onnx_conv(imp: Importer, call: Call) -> str:
     rank = len(imp.shape(operands[0]))
     if rank == 3:
         return imp.add("conv2d", operands, onnx_line(imp, call, operands))
+    if rank == 5:
+        return _onnx_volume(imp, call, operands)
     if rank != 4:
-        raise imp.unsupported("convolution over other than one or two spatial dimensions")
+        raise imp.unsupported("convolution over other than one to three spatial dimensions")
     kernel = imp.shape(operands[1])[2:]
     sides = onnx_padding(imp, call, imp.shape(operands[0])[2:], kernel)
     operands[0], sides = _fold_padding(imp, operands[0], sides)

@@ -22,6 +22,7 @@ from gradlet.ops.base import (
 from gradlet.ops.channels import spatial
 from gradlet.ops.conv import Conv2dInputGrad
 from gradlet.ops.line import batched, lifted, planes
+from gradlet.ops.volumes import transposed_volume
 from gradlet.ops.window import window
 
 
@@ -91,7 +92,10 @@ def _transposed(
         + 1
         for d in range(dims)
     )
-    y = batched(imp, "conv_transpose", operands, {**attrs, "size": size}, dims + 2)
+    if dims == 3:
+        y = transposed_volume(imp, operands, attrs, size)
+    else:
+        y = batched(imp, "conv_transpose", operands, {**attrs, "size": size}, dims + 2)
     if not bias:
         return y
     column = imp.add("reshape", [bias], {"shape": (*imp.shape(bias), *(1,) * dims)})
@@ -99,6 +103,7 @@ def _transposed(
 
 
 @from_torch("aten.conv_transpose1d.default", "aten.conv_transpose2d.input")
+@from_torch("aten.conv_transpose3d.input")
 def _torch_conv_transpose(imp: Importer, call: Call) -> str:
     x, weight, bias, stride, padding, extra, groups, dilation = call.args[:8]
     operands = [imp.tensor(x), imp.param(weight)]
@@ -122,8 +127,8 @@ def _onnx_conv_transpose(imp: Importer, call: Call) -> str:
     operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
     bias = imp.param(call.args[2]) if call.arg(2) is not None else ""
     dims = len(imp.shape(operands[1])) - 2
-    if dims not in (1, 2):
-        raise imp.unsupported("convolution over other than one or two spatial dimensions")
+    if dims not in (1, 2, 3):
+        raise imp.unsupported("convolution over other than one to three spatial dimensions")
     attrs: Attrs = {
         "stride": tuple(call.attrs.get("strides", [1] * dims)),
         "padding": tuple(call.attrs.get("pads", [0] * 2 * dims)),

@@ -28,6 +28,7 @@ from gradlet.ops.base import (
     number,
     register,
 )
+from gradlet.ops.elementwise import affine
 from gradlet.ops.pointwise import merge, padded, row_major, same_index_axes
 from gradlet.ops.tiling import Box, tile_shape
 
@@ -51,14 +52,25 @@ def kept(attrs: Attrs, state: Array, count: int) -> Array:
     return _kept_at(attrs, state, np.arange(count))
 
 
+def uniform(salt: int, state: Array, count: int) -> Array:
+    """The numbers from 0 to 1 that decide: what is below p is lost."""
+    drawn: Array = _drawn({"salt": salt, "group": 1}, state, np.arange(count)) / 2.0**BITS
+    return drawn
+
+
 def _kept_at(attrs: Attrs, state: Array, places: Array) -> Array:
+    stay: Array = _drawn(attrs, state, places) >= np.uint64(_threshold(attrs))
+    return stay
+
+
+def _drawn(attrs: Attrs, state: Array, places: Array) -> Array:
     seed, step = (np.asarray(state[i], np.int64).astype(np.uint64) for i in (SEED, STEP))
     salt = np.uint64(integer(attrs, "salt"))
     key = _mixed(_mixed(_mixed(seed) + salt) + step)
     group = places.astype(np.uint64) // np.uint64(integer(attrs, "group"))
     hashed = _mixed(key + group * np.uint64(STRIDE))
-    stay: Array = (hashed >> np.uint64(32 - BITS)) >= np.uint64(_threshold(attrs))
-    return stay
+    drawn: Array = hashed >> np.uint64(32 - BITS)
+    return drawn
 
 
 def _ordered(attrs: Attrs) -> bool:
@@ -109,6 +121,7 @@ class Dropout(Op):
 
     name = "dropout"
     inputs = ("x", "state")
+    integers = ("state",)
     overwrites = ("x",)
     torch_source = """
 def _mixed(v):
@@ -193,6 +206,7 @@ class DropoutStep(Op):
 
     name = "dropout_step"
     inputs = ("state",)
+    integers = ("state",)
     outputs = ("next",)
     exact = True
     overwrites = ("state",)
@@ -229,15 +243,30 @@ def dropout_state(graph: Graph) -> str:
     return next((name for name in states if graph.tensors[name].role == "state"), "")
 
 
-def drop(imp: Importer, x: str, p: float, group: int = 1) -> str:
+def drop(imp: Importer, x: str, p: float, group: int = 1, salt: int | None = None) -> str:
     """x with dropout in training; the state and the numbering of the layers are shared."""
     if not 0 <= p <= 1:
         raise imp.unsupported(f"dropout with a probability of {p}")
     if p == 0:
         return x
     state = imp.state(STATE, np.array([0, 0, 1], np.int32))
-    attrs = {"p": p, "group": group, "salt": imp.count("dropout")}
+    attrs = {"p": p, "group": group, "salt": imp.count("dropout") if salt is None else salt}
     return imp.add("dropout", [x, state], attrs)
+
+
+def bernoulli(imp: Importer, shape: Shape, keep: float, salt: int | None = None) -> str:
+    """1 with the probability `keep`, else 0, as in stochastic depth; `keep` itself where nothing is
+    dropped: what divides by it then passes everything on."""
+    ones = imp.constant(np.ones(shape, np.float32))
+    if not 0 < keep <= 1:
+        raise imp.unsupported(f"draws of 1 with a probability of {keep}")
+    return affine(imp, drop(imp, ones, 1 - keep, salt=salt), keep)
+
+
+@from_torch("aten.bernoulli_.float", "aten.bernoulli.p")
+def _torch_bernoulli(imp: Importer, call: Call) -> str:
+    shape = tuple(call.args[0].meta["val"].shape)
+    return bernoulli(imp, shape, float(call.arg(1, 0.5)))
 
 
 @from_torch("aten.dropout.default", "aten.dropout_.default")

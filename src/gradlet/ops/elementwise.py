@@ -68,6 +68,7 @@ class Binary(Op):
 @register
 class Add(Binary):
     name = "add"
+    counts = True
     linear = True
     compute = np.add
     spelling = "{} + {}"
@@ -79,6 +80,7 @@ class Add(Binary):
 @register
 class Sub(Binary):
     name = "sub"
+    counts = True
     compute = np.subtract
     spelling = "{} - {}"
 
@@ -94,6 +96,7 @@ class Sub(Binary):
 @register
 class Mul(Binary):
     name = "mul"
+    counts = True
     compute = np.multiply
     spelling = "{} * {}"
 
@@ -184,6 +187,8 @@ def operand(imp: Importer, value: object) -> str:
 def _torch_sum(imp: Importer, call: Call) -> str:
     name, alpha = call.target.split(".")[1].rstrip("_"), float(call.arg(2, 1))
     a, b = call.args[:2]
+    if name == "add" and {imp.kind(a), imp.kind(b)} == {"bool"}:
+        return imp.add("maximum", [operand(imp, a), operand(imp, b)])
     if isinstance(b, int | float):
         shift = alpha * float(b)
         if name == "rsub":
@@ -232,9 +237,11 @@ _ONNX_NAMES = {
 
 @from_onnx(*_ONNX_NAMES)
 def _onnx_binary(imp: Importer, call: Call) -> str:
-    """Max, Min and Sum take any number of operands."""
+    """Max, Min and Sum take any number of operands; a quotient of integers has no fraction."""
     operands = [imp.param(value) for value in call.args]
-    return reduce(lambda a, b: imp.add(_ONNX_NAMES[call.target], [a, b]), operands)
+    y = reduce(lambda a, b: imp.add(_ONNX_NAMES[call.target], [a, b]), operands)
+    whole = call.target == "Div" and imp.kind(call.args[0]) == "int"
+    return imp.add("trunc", [y]) if whole else y
 
 
 @from_toml("add", "sub", "mul", "div", "maximum", "minimum")

@@ -123,14 +123,6 @@ def _torch_max(imp: Importer, call: Call) -> str:
     return largest(imp, x, (), False, first=False, least=least)
 
 
-@from_torch("aten.max.dim", "aten.min.dim")
-def _torch_max_dim(imp: Importer, call: Call) -> list[str]:
-    """The indices stay behind: an op that reads them is refused for want of a tensor."""
-    x, least = imp.tensor(call.args[0]), "min" in call.target
-    axes, keepdim = (int(call.args[1]),), bool(call.arg(2, False))
-    return [largest(imp, x, axes, keepdim, first=True, least=least), ""]
-
-
 @from_onnx("ReduceMax", "ReduceMin")
 def _onnx_reduce_max(imp: Importer, call: Call) -> str:
     axes = onnx_axes(imp, call)

@@ -95,7 +95,8 @@ class FrozenNorm(MapOp):
 
     def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         weights = ", ".join(ins[3:] or ("None",))
-        return f"F.batch_norm({', '.join(ins[:3])}, {weights}, eps={attrs['eps']})"
+        x, mean, var = ins[:3]
+        return f"F.batch_norm({x}, {mean}.detach(), {var}.detach(), {weights}, eps={attrs['eps']})"
 
 
 def _by_channel(emit: Emitter, grad: str, site: Site) -> str:

@@ -1,10 +1,9 @@
-"""Rows of a table by index: embeddings, and lookups by indices that are known beforehand."""
+"""Rows of a table by index: embeddings. How the front ends spell lookups is in lookup.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,7 @@ from gradlet.ops.base import (
     ShapeError,
     Span,
     Work,
-    from_onnx,
     from_toml,
-    from_torch,
     integer,
     register,
 )
@@ -42,6 +39,7 @@ class Gather(Op):
 
     name = "gather"
     inputs = ("w", "index")
+    integers = ("index",)
     exact = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
@@ -83,6 +81,7 @@ class GatherGrad(Op):
     name = "gather_grad"
     inputs = ("dy", "index")
     outputs = ("dw",)
+    integers = ("index",)
     linear = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
@@ -130,72 +129,6 @@ def _axes(site: Site, table: Shape, table_name: str, rows_name: str) -> tuple[Ax
         if dim > 0
     ]
     return (*places, *columns)
-
-
-def take(imp: Importer, table: str, index: Any, skip: int = NONE) -> str:
-    """Rows by an operand of indices; neighbours known beforehand are a slice."""
-    known = imp.fixed(index)
-    if known is None:
-        indices = imp.tensor(index)
-        return imp.add("gather", [table, indices], {"skip": skip})
-    shape = imp.shape(table)
-    if known.min(initial=0) < -shape[0] or known.max(initial=0) >= shape[0]:
-        raise imp.unsupported(f"indices up to {known.max()} into {shape[0]} rows")
-    rows = np.where(known < 0, known + shape[0], known).astype(np.int32)
-    flat = rows.reshape(-1)
-    step = int(flat[1] - flat[0]) if flat.size > 1 else 1
-    if skip not in flat and flat.size and step > 0 and (np.diff(flat) == step).all():
-        rest = len(shape) - 1
-        attrs = {"start": (int(flat[0]), *(0,) * rest), "step": (step, *(1,) * rest)}
-        y = table
-        if flat.size != shape[0]:
-            y = imp.add("slice", [table], {**attrs, "size": (flat.size, *shape[1:])})
-        final = (*rows.shape, *shape[1:])
-        return y if imp.shape(y) == final else imp.add("reshape", [y], {"shape": final})
-    return imp.add("gather", [table, imp.constant(rows)], {"skip": skip})
-
-
-def _along(imp: Importer, x: str, axis: int, index: Any) -> str:
-    """Elements of one dimension by index; the gather itself is along the first."""
-    shape = imp.shape(x)
-    axis %= len(shape)
-    if axis == 0:
-        return take(imp, x, index)
-    front = (axis, *(dim for dim in range(len(shape)) if dim != axis))
-    y = take(imp, imp.add("transpose", [x], {"axes": front}), index)
-    count = len(imp.shape(y)) - len(shape) + 1  # dimensions of the index
-    back = (*range(count, count + axis), *range(count), *range(count + axis, len(imp.shape(y))))
-    return imp.add("transpose", [y], {"axes": back})
-
-
-@from_torch("aten.embedding.default")
-def _torch_embedding(imp: Importer, call: Call) -> str:
-    table = imp.tensor(call.args[0])
-    skip = int(call.arg(2, NONE))
-    return take(imp, table, call.args[1], skip % imp.shape(table)[0] if skip >= 0 else NONE)
-
-
-@from_torch("aten.index_select.default")
-def _torch_index_select(imp: Importer, call: Call) -> str:
-    return _along(imp, imp.tensor(call.args[0]), int(call.args[1]), call.args[2])
-
-
-@from_torch("aten.index.Tensor")
-def _torch_index(imp: Importer, call: Call) -> str:
-    """x[:, index]: one dimension by an operand of indices, all of the others."""
-    used = [(axis, index) for axis, index in enumerate(call.args[1]) if index is not None]
-    if len(used) != 1:
-        raise imp.unsupported("indices along several dimensions at once")
-    axis, index = used[0]
-    known = imp.fixed(index)
-    if known is not None and known.dtype == bool:
-        raise imp.unsupported("a choice by booleans; give the indices")
-    return _along(imp, imp.tensor(call.args[0]), axis, index)
-
-
-@from_onnx("Gather")
-def _onnx_gather(imp: Importer, call: Call) -> str:
-    return _along(imp, imp.param(call.args[0]), int(call.attrs.get("axis", 0)), call.args[1])
 
 
 @from_toml("embedding")

@@ -26,7 +26,8 @@ Formula = Callable[[Array, float, float], Array]
 class Function:
     """`value_size` and `slope_size` are the sizes of the terms where they may cancel.
 
-    The gradient of a `straight` line is the line through 0, for which nothing has to be kept.
+    The gradient of a `straight` line is the line through 0, for which nothing has to be kept, and
+    that of a `flat` one, which jumps from one constant to the next, is 0.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Function:
     roundings: int = 4
     exact: bool = False
     straight: bool = False
+    flat: bool = False
     value_size: Formula | None = None
     slope_size: Formula | None = None
 
@@ -77,6 +79,8 @@ class _Forward(_Map):
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, str]:
+        if self.row.flat:
+            return {"x": emit.add("affine", [grads[0]], {"slope": 0.0, "offset": 0.0})}
         if self.row.straight:
             offset = {"offset": 0.0} if "offset" in site.attrs else {}
             return {"x": emit.add(self.name, [grads[0]], {**site.attrs, **offset})}
@@ -364,14 +368,19 @@ FUNCTIONS = (
 )
 
 
-def _define(row: Function) -> None:
-    facts = {"row": row, "exact": row.exact, "__doc__": f"{row.name}, element by element."}
+def define(row: Function) -> None:
+    facts = {
+        "row": row,
+        "exact": row.exact,
+        "counts": row.straight,
+        "__doc__": f"{row.name}, element by element.",
+    }
     register(type(row.name, (_Forward,), {**facts, "name": row.name}))
-    if row.straight:
+    if row.straight or row.flat:
         return
     gradient = {**facts, "name": f"{row.name}_grad", "inputs": ("dy", row.of)}
     register(type(f"{row.name}_grad", (_Gradient,), gradient))
 
 
 for _row in FUNCTIONS:
-    _define(_row)
+    define(_row)

@@ -1,4 +1,4 @@
-"""Masks that are known beforehand: elements replaced by a number, and no gradient through them.
+"""Elements replaced by a number where a mask says so, and no gradient through them.
 
 Minus infinity, which blocks a place of a softmax, is stored as a number so low that nothing is
 left of its exponential, and so far from the end of the range that sums and scales stay finite.
@@ -19,7 +19,6 @@ from gradlet.ops.base import (
     Importer,
     Lowering,
     Op,
-    from_onnx,
     from_torch,
     number,
     register,
@@ -32,7 +31,7 @@ BLOCKED = -(2.0**100)
 
 @register
 class MaskedFill(Op):
-    """A number where the mask is positive, else x."""
+    """A number where the mask is positive, else x; or the other way round, to `keep` x there."""
 
     name = "masked_fill"
     inputs = ("x", "mask")
@@ -43,12 +42,14 @@ class MaskedFill(Op):
         return (broadcast(*ins),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        return (np.where(ins[1] > 0, number(attrs, "value"), ins[0]),)
+        replaced = ins[1] <= 0 if _keeps(attrs) else ins[1] > 0
+        return (np.where(replaced, number(attrs, "value"), ins[0]),)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, str]:
-        passed = emit.add("masked_fill", [grads[0], site.node.inputs[1]], {"value": 0.0})
+        attrs = {**site.attrs, "value": 0.0}
+        passed = emit.add("masked_fill", [grads[0], site.node.inputs[1]], attrs)
         return {"x": reduce_to(emit, passed, site.ins[0].shape)}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
@@ -61,17 +62,29 @@ class MaskedFill(Op):
         extents, (x, mask) = merge(result, strides)
         steps = {"x_step": padded(x, 0), "mask_step": padded(mask, 0)}
         value = number(site.attrs, "value")
-        return Lowering("mask", "fill", {"extent": padded(extents, 1), **steps, "value": value})
+        mode = "keep" if _keeps(site.attrs) else "fill"
+        return Lowering("mask", mode, {"extent": padded(extents, 1), **steps, "value": value})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
-        return f"torch.where({ins[1]} > 0, {number(attrs, 'value')!r}, {ins[0]})"
+        holds = "<= 0" if _keeps(attrs) else "> 0"
+        return f"torch.where({ins[1]} {holds}, {number(attrs, 'value')!r}, {ins[0]})"
+
+
+def _keeps(attrs: Attrs) -> bool:
+    return bool(attrs.get("keep", False))
+
+
+def storable(imp: Importer, value: float) -> float:
+    """A number that takes the place of others; minus infinity as what stands for it."""
+    value = BLOCKED if value == -np.inf else value
+    if not np.isfinite(value):
+        raise imp.unsupported(f"{value} in a mask; only minus infinity blocks something")
+    return value
 
 
 def fill(imp: Importer, x: str, where: Array, value: float) -> str:
     """x with a number in the places that are true in a mask known beforehand."""
-    value = BLOCKED if value == -np.inf else value
-    if not np.isfinite(value):
-        raise imp.unsupported(f"{value} in a mask; only minus infinity blocks something")
+    value = storable(imp, value)
     result = broadcast(imp.shape(x), where.shape)
     if not where.any() and result == imp.shape(x):
         return x
@@ -104,14 +117,7 @@ def add_constant(imp: Importer, x: str, constant: Array) -> str:
     return fill(imp, x, blocked, -np.inf)
 
 
-def _condition(imp: Importer, value: Any) -> Array:
-    condition = imp.fixed(value)
-    if condition is None:
-        raise imp.unsupported("a mask that depends on the data; it must be a constant")
-    return np.asarray(condition, dtype=bool)
-
-
-def _number(imp: Importer, value: Any) -> float | None:
+def uniform(imp: Importer, value: Any) -> float | None:
     """The number that an operand is everywhere, if it is known and one."""
     array = imp.fixed(value)
     if array is None or array.size == 0 or not (array == array.reshape(-1)[0]).all():
@@ -122,28 +128,12 @@ def _number(imp: Importer, value: Any) -> float | None:
 def choose(imp: Importer, condition: Array, a: Any, b: Any) -> str:
     """a where the condition holds, else b; one of them may be a number."""
     for value, other, where in ((b, a, ~condition), (a, b, condition)):
-        constant, known = _number(imp, value), imp.fixed(value)
+        constant, known = uniform(imp, value), imp.fixed(value)
         if constant is not None and known is not None and imp.fixed(other) is None:
             shape = broadcast(where.shape, known.shape)
             return fill(imp, imp.param(other), np.broadcast_to(where, shape), constant)
     parts = [fill(imp, imp.param(v), w, 0.0) for v, w in ((a, ~condition), (b, condition))]
     return imp.add("add", parts)
-
-
-@from_torch("aten.masked_fill.Scalar", "aten.masked_fill_.Scalar")
-@from_torch("aten.masked_fill.Tensor", "aten.masked_fill_.Tensor")
-def _torch_masked_fill(imp: Importer, call: Call) -> str:
-    value = _number(imp, call.args[2])
-    if value is None:
-        raise imp.unsupported("filling with a value that depends on the data")
-    return fill(imp, imp.tensor(call.args[0]), _condition(imp, call.args[1]), value)
-
-
-@from_torch("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
-@from_onnx("Where")
-def _where(imp: Importer, call: Call) -> str:
-    condition, a, b = call.args[:3]
-    return choose(imp, _condition(imp, condition), a, b)
 
 
 @from_torch("aten.tril.default", "aten.triu.default")

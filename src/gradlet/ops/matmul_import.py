@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -117,61 +116,6 @@ def _onnx_gemm(imp: Importer, call: Call) -> str:
     if alpha == beta == 1 and imp.shape(c) == (imp.shape(b)[-2 if trans_b else -1],):
         return imp.add("matmul", [a, b, c], attrs)
     return _plus(imp, imp.add("matmul", [a, b], attrs), c, alpha, beta)
-
-
-@from_torch("aten.einsum.default")
-def _torch_einsum(imp: Importer, call: Call) -> str:
-    return einsum(imp, str(call.args[0]), [imp.tensor(value) for value in call.args[1]])
-
-
-@from_onnx("Einsum")
-def _onnx_einsum(imp: Importer, call: Call) -> str:
-    return einsum(imp, str(call.need("equation")), [imp.param(value) for value in call.args])
-
-
-def einsum(imp: Importer, equation: str, operands: Sequence[str]) -> str:
-    """A sum over letters of two operands: batch, row, inner and column letters, in that order."""
-    left, arrow, result = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if not arrow or "." in equation or len(terms) != 2 or len(operands) != 2:
-        raise imp.unsupported(f"the sum '{equation}'; two operands, '->' and plain letters do")
-    if any(len(set(term)) != len(term) for term in (*terms, result)):
-        raise imp.unsupported(f"the sum '{equation}' with a letter twice in one operand")
-    a, b = terms
-    lonely = (set(a) - set(b) - set(result)) | (set(b) - set(a) - set(result))
-    if lonely or set(result) - set(a) - set(b):
-        raise imp.unsupported(f"the sum '{equation}' with a letter that stands alone")
-    batch = [c for c in result if c in a and c in b]
-    inner = [c for c in a if c in b and c not in result]
-    rows = [c for c in result if c in a and c not in b]
-    columns = [c for c in result if c in b and c not in a]
-    size: dict[str, int] = {}
-    for term, name in zip(terms, operands, strict=True):
-        if len(term) != len(imp.shape(name)):
-            raise imp.unsupported(f"the sum '{equation}': '{term}' is {list(imp.shape(name))}")
-        size |= dict(zip(term, imp.shape(name), strict=True))
-    factors = [
-        _arranged(imp, operands[0], a, (batch, rows, inner), size),
-        _arranged(imp, operands[1], b, (batch, inner, columns), size),
-    ]
-    y = imp.add("matmul", factors, {"layout": "nn"})
-    y = _viewed(imp, y, tuple(size[c] for c in (*batch, *rows, *columns)))
-    return _permuted(imp, y, [*batch, *rows, *columns], list(result))
-
-
-def _arranged(
-    imp: Importer, x: str, term: str, groups: Sequence[Sequence[str]], size: dict[str, int]
-) -> str:
-    """x with its letters in groups, each but the batch as one dimension."""
-    order = [letter for group in groups for letter in group]
-    extents = [int(np.prod([size[c] for c in group], dtype=int)) for group in groups]
-    lead = (extents[0],) if groups[0] else ()
-    return _viewed(imp, _permuted(imp, x, list(term), order), (*lead, *extents[1:]))
-
-
-def _permuted(imp: Importer, x: str, own: Sequence[str], wanted: Sequence[str]) -> str:
-    axes: Any = tuple(own.index(letter) for letter in wanted)
-    return x if axes == tuple(range(len(axes))) else imp.add("transpose", [x], {"axes": axes})
 
 
 @from_toml("matmul")

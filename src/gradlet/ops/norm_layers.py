@@ -38,29 +38,38 @@ def _shaped(imp: Importer, names: Sequence[str], shape: tuple[int, ...]) -> list
 @from_torch("aten.batch_norm.default")
 def _torch_batch_norm(imp: Importer, call: Call) -> str:
     x, weights = imp.tensor(call.args[0]), _optional(imp, call.args[1:3])
-    mean, var, training, momentum, eps = call.args[3:8]
+    mean, var, training, momentum, eps, fused = call.args[3:9]
     shape = imp.shape(x)
-    if not training:
+    recalibrate = imp.recalibrate and not training and not fused  # see capture/batch_norms.py
+    if not training and not recalibrate:
         given = [imp.tensor(mean), imp.tensor(var)]
         return imp.add("frozen_norm", [x, *given, *weights], {"eps": float(eps)})
     axes = tuple(dim for dim in range(len(shape)) if dim != 1)
+    steps = []
     if mean is not None:
-        _track(imp, x, axes, imp.tensor(mean), imp.tensor(var), momentum)
+        steps = _steps(imp, x, axes, imp.tensor(mean), imp.tensor(var), momentum)
+    for old, new, step in steps:
+        imp.update(old, imp.add("blend", [old, new], step))
+    if recalibrate:  # by nodes of their own: what replaces a state comes after all that predicts
+        running = [imp.add("blend", [old, new], step) for old, new, step in steps]
+        given = [*running, imp.tensor(var)][:2]
+        return imp.add("frozen_norm", [x, *given, *weights], {"eps": float(eps)})
     column = (shape[1], *(1,) * (len(shape) - 2))
     return imp.add("normalize", [x, *_shaped(imp, weights, column)], _attrs(axes, float(eps)))
 
 
-def _track(
+def _steps(
     imp: Importer, x: str, axes: tuple[int, ...], mean: str, var: str, momentum: float
-) -> None:
-    """Running statistics take a step towards those of the batch, its variance without bias."""
+) -> list[tuple[str, str, Attrs]]:
+    """Running statistics and those of the batch, towards which they take a step; the variance
+    without bias. One value alone has none: then the running one stays."""
     count = int(np.prod([imp.shape(x)[axis] for axis in axes], dtype=int))
     batch_mean = affine(imp, imp.add("sum", [x], {"axes": axes}), 1 / count)
+    step: Attrs = {"momentum": float(momentum), "scale": 1.0}
+    if count == 1:
+        return [(mean, batch_mean, step)]
     batch_var = imp.add("variance", [x], {"axes": axes})
-    step = {"momentum": float(momentum), "scale": 1.0}
-    imp.update(mean, imp.add("blend", [mean, batch_mean], step))
-    step["scale"] = count / (count - 1)
-    imp.update(var, imp.add("blend", [var, batch_var], step))
+    return [(mean, batch_mean, step), (var, batch_var, {**step, "scale": count / (count - 1)})]
 
 
 @from_torch("aten.layer_norm.default", "aten.rms_norm.default")

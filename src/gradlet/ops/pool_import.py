@@ -11,6 +11,7 @@ from gradlet.ops.adaptive_max import adaptive_max
 from gradlet.ops.base import OPS, Call, Importer, from_onnx, from_toml, from_torch, ints, pair
 from gradlet.ops.line import batched
 from gradlet.ops.padding import pad
+from gradlet.ops.shape import reshaped
 from gradlet.ops.window import onnx_padding, toml_padding, window
 
 NO_INDICES = "(the places of the maxima, which nothing may read)"
@@ -152,14 +153,82 @@ def _onnx_pool(imp: Importer, call: Call) -> str:
 
 
 def _onnx_volumes(imp: Importer, call: Call, x: str) -> str:
-    """Windows over three dimensions: first within each plane, then over the depth."""
-    n, c, depth, *plane = imp.shape(x)
-    y = imp.add("reshape", [x], {"shape": (n, c * depth, *plane)})
-    y = _onnx_planes(imp, _of_dims(call, (1, 2)), y)
+    planes, deep = _of_dims(call, (1, 2)), _of_dims(call, (0,))
+    return _volume(
+        imp, x, lambda p: _onnx_planes(imp, planes, p), lambda p: _onnx_planes(imp, deep, p)
+    )
+
+
+def _volume(imp: Importer, x: str, flat: Callable[[str], str], deep: Callable[[str], str]) -> str:
+    """Windows over three dimensions: first within each plane, then over the depth, whose planes
+    are lines. A tie goes to the first element of a window as it is read, which is PyTorch's too."""
+    *lead, c, depth, h, w = imp.shape(x)
+    n = lead[0] if lead else 1
+    y = flat(reshaped(imp, x, (n, c * depth, h, w)))
     h, w = imp.shape(y)[2:]
-    y = imp.add("reshape", [y], {"shape": (n, c, depth, h * w)})
-    y = _onnx_planes(imp, _of_dims(call, (0,)), y)
-    return imp.add("reshape", [y], {"shape": (n, c, imp.shape(y)[2], h, w)})
+    y = deep(reshaped(imp, y, (n, c, depth, h * w)))
+    return reshaped(imp, y, (*lead, c, imp.shape(y)[2], h, w))
+
+
+def _volume_pool(
+    imp: Importer, op: str, x: str, windows: Sequence[Sequence[int]], *, ceil: bool, **more: int
+) -> str:
+    """Kernels, strides, paddings and dilations of the three dimensions."""
+    kernel, stride, around, dilation = windows
+    count_pad = bool(more.pop("count_pad", 0)) if op == "avg_pool2d" else None
+    divisor = more.pop("divisor", 0)
+
+    def pooled(y: str, dims: Sequence[int], total: int) -> str:
+        rest = [1] * (2 - len(dims))
+        own = [[values[d] for d in dims] + rest for values in (kernel, stride, dilation)]
+        sides = ([around[d] for d in dims] + [0] * len(rest)) * 2
+        if own[0] == own[1] == [1, 1] and not any(sides) and not total:
+            return y
+        attrs = _attrs(own[0], own[1], tuple(sides), own[2], count_pad)
+        return _pool(imp, op, y, {**attrs, "divisor": total} if total else attrs, ceil=ceil)
+
+    once = 1 if divisor else 0
+    return _volume(imp, x, lambda y: pooled(y, (1, 2), divisor), lambda y: pooled(y, (0,), once))
+
+
+def _triple(value: Sequence[int] | int) -> list[int]:
+    items = [value] if isinstance(value, int) else [int(n) for n in value]
+    return items * 3 if len(items) == 1 else items
+
+
+@from_torch("aten.max_pool3d.default", "aten.max_pool3d_with_indices.default")
+def _torch_max_pool3d(imp: Importer, call: Call) -> str | Sequence[str]:
+    x, kernel, stride, padding, dilation, ceil = call.args[:6]
+    windows = [_triple(v) for v in (kernel, stride or kernel, padding, dilation)]
+    y = _volume_pool(imp, "max_pool2d", imp.tensor(x), windows, ceil=bool(ceil))
+    return [y, NO_INDICES] if "with_indices" in call.target else y
+
+
+@from_torch("aten.avg_pool3d.default")
+def _torch_avg_pool3d(imp: Importer, call: Call) -> str:
+    x, kernel, stride, padding, ceil, count_pad, divisor = call.args[:7]
+    windows = [_triple(v) for v in (kernel, stride or kernel, padding, 1)]
+    counts = {"count_pad": int(bool(count_pad) or not any(windows[2])), "divisor": divisor or 0}
+    return _volume_pool(imp, "avg_pool2d", imp.tensor(x), windows, ceil=bool(ceil), **counts)
+
+
+def adaptive_volume(imp: Importer, op: str, x: str, wanted: Sequence[int | None]) -> str:
+    size = imp.shape(x)[-3:]
+    deep, *flat = (n if want is None else int(want) for n, want in zip(size, wanted, strict=True))
+    return _volume(
+        imp,
+        x,
+        lambda y: _adaptive(imp, op, y, flat) if imp.shape(y)[2:] != tuple(flat) else y,
+        lambda y: _adaptive(imp, op, y, (deep, None)) if imp.shape(y)[2] != deep else y,
+    )
+
+
+@from_torch("aten.adaptive_avg_pool3d.default", "aten.adaptive_max_pool3d.default")
+def _torch_adaptive_pool3d(imp: Importer, call: Call) -> str | Sequence[str]:
+    largest = "max" in call.target
+    op = "max_pool2d" if largest else "avg_pool2d"
+    y = adaptive_volume(imp, op, imp.tensor(call.args[0]), _triple(call.args[1]))
+    return [y, NO_INDICES] if largest else y
 
 
 def _of_dims(call: Call, dims: tuple[int, ...]) -> Call:
@@ -230,8 +299,15 @@ def _onnx_global(imp: Importer, call: Call) -> str:
     op = "max_pool2d" if call.target == "GlobalMaxPool" else "avg_pool2d"
     if len(imp.shape(x)) == 3:
         return _flat(imp, x, lambda plane: _adaptive(imp, op, plane, (1, 1)))
+    if len(imp.shape(x)) == 5 and op == "max_pool2d":
+        raise imp.unsupported(
+            "the maximum of volumes, of which onnx's own evaluator, the judge of a file, takes two "
+            "dimensions only; ReduceMax over all three does"
+        )
+    if len(imp.shape(x)) == 5:
+        return adaptive_volume(imp, op, x, (1, 1, 1))
     if len(imp.shape(x)) != 4:
-        raise imp.unsupported("pooling over other than one or two spatial dimensions")
+        raise imp.unsupported("pooling over other than one to three spatial dimensions")
     return _adaptive(imp, op, x, (1, 1))
 
 

@@ -227,6 +227,7 @@ def _pieces(
     """
     stored = imp.stored(value)
     if stored is not None:
+        places = np.arange(stored.size).reshape(stored.shape)
         names = ["forward", "reverse"][:directions]
         ends = [""] if parts == 1 else [".ih", ".hh"]
         return [
@@ -234,7 +235,7 @@ def _pieces(
                 imp.piece(value, f"{name}{end}", _reordered(half, order))
                 for half, end in zip(np.split(whole, parts), ends, strict=True)
             ]
-            for whole, name in zip(stored, names, strict=True)
+            for whole, name in zip(places, names, strict=True)
         ]
     result = []
     for whole in cut(imp, imp.param(value), [1] * directions, 0):

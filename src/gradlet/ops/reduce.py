@@ -60,6 +60,7 @@ def reduction_sizes(shape: Shape, attrs: Attrs) -> dict[str, tuple[int, ...]]:
 @register
 class Sum(Op):
     name = "sum"
+    counts = True
     inputs = ("x",)
     linear = True
 

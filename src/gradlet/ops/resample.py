@@ -30,6 +30,7 @@ from gradlet.ops.base import (
 from gradlet.ops.channels import MapOp, spatial
 from gradlet.ops.line import batched
 from gradlet.ops.resize import Rule, resized
+from gradlet.ops.shape import reshaped
 from gradlet.ops.tiling import Box, tile_shape
 
 METHODS = ("nearest", "linear", "corners", "mean")
@@ -173,6 +174,13 @@ def _resampled(imp: Importer, x: str, size: Sequence[int], method: str) -> str:
     shape = imp.shape(x)
     if len(size) == 2:
         return batched(imp, "resample2d", [x], {"size": (size[0], size[1]), "method": method}, 4)
+    if len(size) == 3:  # planes first, then the depth of what are lines by then
+        n, c, depth = shape[:3]
+        y = reshaped(imp, x, (n, c * depth, *shape[3:]))
+        y = y if shape[3:] == tuple(size[1:]) else _resampled(imp, y, size[1:], method)
+        y = reshaped(imp, y, (n, c, depth, size[1] * size[2]))
+        y = y if depth == size[0] else _resampled(imp, y, (size[0], imp.shape(y)[3]), method)
+        return reshaped(imp, y, (n, c, *size))
     flat = imp.add("reshape", [x], {"shape": (*shape[:2], 1, shape[2])})
     y = imp.add("resample2d", [flat], {"size": (1, size[0]), "method": method})
     return imp.add("reshape", [y], {"shape": (*shape[:2], size[0])})
@@ -189,10 +197,13 @@ def _whole(size: Sequence[int], result: Sequence[int], scales: Sequence[float]) 
 @from_torch(
     "aten.upsample_nearest1d.vec",
     "aten.upsample_nearest2d.vec",
+    "aten.upsample_nearest3d.vec",
     "aten.upsample_linear1d.vec",
     "aten.upsample_bilinear2d.vec",
+    "aten.upsample_trilinear3d.vec",
     "aten._upsample_nearest_exact1d.vec",
     "aten._upsample_nearest_exact2d.vec",
+    "aten._upsample_nearest_exact3d.vec",
     "aten.upsample_bicubic2d.vec",
 )
 def _torch_upsample(imp: Importer, call: Call) -> str:
@@ -241,7 +252,7 @@ def _onnx_resize(imp: Importer, call: Call) -> str:
     antialias = bool(call.attrs.get("antialias", 0))
     if antialias and mode == "cubic":
         raise imp.unsupported("antialiasing of cubic interpolation")
-    planes = len(shape) in (3, 4) and tuple(wanted[:2]) == shape[:2]
+    planes = len(shape) in (3, 4, 5) and tuple(wanted[:2]) == shape[:2]
     if method and planes and not antialias and _whole(shape, wanted, scales):
         return _resampled(imp, x, wanted[2:], method)
     rule = Rule(

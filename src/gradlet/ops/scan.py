@@ -27,6 +27,7 @@ from gradlet.ops.base import (
 @register
 class CumSum(Op):
     name = "cumsum"
+    counts = True
     inputs = ("x",)
     linear = True
 

@@ -34,6 +34,7 @@ class Reshape(Op):
     linear = True
     exact = True
     view = True
+    untyped = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         target = ints(attrs, "shape")
@@ -207,7 +208,6 @@ def _torch_transpose(imp: Importer, call: Call) -> str:
     "aten.contiguous.default",
     "aten.clone.default",
     "aten.alias.default",
-    "aten.type_as.default",
     "aten.lift_fresh_copy.default",
 )
 @from_onnx("Identity")

@@ -81,28 +81,3 @@ def repeated(imp: Importer, x: str, times: Sequence[int]) -> str:
     if wide != apart:
         y = imp.add("expand", [y], {"shape": tuple(wide)})
     return imp.add("reshape", [y], {"shape": result})
-
-
-@from_torch("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default")
-def _torch_cast(imp: Importer, call: Call) -> str:
-    """From one float to another, or from one integer to another, which here are one."""
-    wanted = next((str(a) for a in call.args[1:] if str(a).startswith("torch.")), "torch.float32")
-    integers = ("torch.int64", "torch.int32")
-    floating = "float" in wanted or "double" in wanted
-    return _cast(imp, call, "f32" if floating else "i32" if wanted in integers else wanted)
-
-
-@from_onnx("Cast")
-def _onnx_cast(imp: Importer, call: Call) -> str:
-    """The types by their numbers: 1, 10, 11 are floats, 6 and 7 integers."""
-    kinds = {1: "f32", 10: "f32", 11: "f32", 6: "i32", 7: "i32"}
-    return _cast(imp, call, kinds.get(int(call.need("to")), "another type"))
-
-
-def _cast(imp: Importer, call: Call, wanted: str) -> str:
-    x = imp.tensor(call.args[0])
-    if (wanted, imp.dtype(x)) == ("f32", "i32"):
-        raise imp.unsupported("integers as numbers; they can only be looked up")
-    if wanted != imp.dtype(x):
-        raise imp.unsupported(f"data of type {imp.dtype(x)} as {wanted}")
-    return x

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from gradlet.graph import Graph
+from gradlet.graph import ArrayReader, ArrayWriter, Graph
 from gradlet.kernels import MAPS, Kernel
 from gradlet.ops.base import Size
 from gradlet.plan.table import control_bytes, size_words, table_bytes, windows_of
@@ -286,21 +286,21 @@ class Plan:
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, array: ArrayWriter | None = None) -> dict[str, Any]:
         return {
             "prefix": self.prefix,
             "target": self.target.to_json(),
             "calls": [asdict(call) for call in self.calls],
             "buffers": [asdict(buffer) for buffer in self.buffers],
-            "graph": self.graph.to_json(),
+            "graph": self.graph.to_json(array),
         }
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Plan:
+    def from_json(value: Mapping[str, Any], array: ArrayReader | None = None) -> Plan:
         return Plan(
             value["prefix"],
             Target.from_json(value["target"]),
-            Graph.from_json(value["graph"]),
+            Graph.from_json(value["graph"], array),
             tuple(_call_from_json(item) for item in value["calls"]),
             tuple(Buffer(**{**b, "tensors": tuple(b["tensors"])}) for b in value["buffers"]),
         )

@@ -199,6 +199,29 @@ static inline float gl_log1p(float u)
 
 static inline float gl_abs(float x) { return gl_from_bits(gl_to_bits(x) & 0x7fffffffu); }
 
+/* The whole number next to x, the even one of two; beyond 2^23 there are no others. */
+static inline float gl_round(float x)
+{
+    const float a = gl_abs(x);
+    const float y = a < 8388608.0f ? (a + 8388608.0f) - 8388608.0f : a;
+    return gl_from_bits(gl_to_bits(y) | (gl_to_bits(x) & 0x80000000u));
+}
+
+/* x without its fraction. */
+static inline float gl_trunc(float x)
+{
+    const float y = gl_abs(x) < 8388608.0f ? (float)(int)x : x;
+    return gl_from_bits(gl_to_bits(y) | (gl_to_bits(x) & 0x80000000u));
+}
+
+static inline float gl_floor(float x)
+{
+    const float y = gl_trunc(x);
+    return y > x ? y - 1.0f : y;
+}
+
+static inline float gl_ceil(float x) { return -gl_floor(-x); }
+
 /* The square root, rounded correctly on every machine; an instruction, where errno is not asked for. */
 static inline float gl_sqrt(float x) { return __builtin_sqrtf(x); }
 

@@ -19,6 +19,17 @@
     } while (0)
 #define GL_IN(level, kind) /* one memory: wherever the linker likes */
 
+/* The same for the assembler. kind: data or rodata. */
+#define GL_SECTION(level, kind) GL_SECTION_##kind
+#define GL_SECTION_data ".data"
+#if defined(__ELF__)
+#define GL_SECTION_rodata ".section .rodata"
+#elif defined(__APPLE__)
+#define GL_SECTION_rodata ".const"
+#else
+#define GL_SECTION_rodata ".section .rdata,\"dr\""
+#endif
+
 /* No counter: the differences are 0. */
 static inline uint32_t gl_cycles(void) { return 0; }
 

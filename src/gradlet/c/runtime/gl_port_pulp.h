@@ -69,6 +69,11 @@ static inline void gl_check_stack(void)
 /* kind: bss, data, rodata, or sizes of kernel calls. */
 #define GL_IN(level, kind) __attribute__((section("." #kind "." #level)))
 
+/* The same for the assembler. kind: data or rodata. */
+#define GL_SECTION(level, kind) ".section ." #kind "." #level ",\"" GL_ACCESS_##kind "\",@progbits"
+#define GL_ACCESS_data "aw"
+#define GL_ACCESS_rodata "a"
+
 static inline void gl_put(char c) { *(volatile uint8_t *)(uintptr_t)(GL_STDOUT + 8u * (uint32_t)gl_core_id()) = (uint8_t)c; }
 
 #endif
