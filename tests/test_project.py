@@ -296,5 +296,5 @@ def test_literals_read_back(value: float) -> None:
 def test_plan_json_is_whole(tmp_path: Path) -> None:
     project = built(tmp_path / "p")
     value = json.loads((project.folder / "plan.json").read_text())
-    assert set(value) == {"prefix", "target", "calls", "buffers", "graph"}
+    assert set(value) == {"prefix", "target", "calls", "buffers", "graph", "files"}
     assert gradlet.load(project.folder).plan == project.plan

@@ -29,6 +29,10 @@ DEVICE_ONLY = ("-O2", "-ffreestanding", "-fno-sanitize=all", "-fomit-frame-point
 QUICK = "-O3"
 TEMPORARY = ("TMPDIR", "ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
 """Variables that say where compilers put files of their own."""
+BLOBS = re.compile(r'^GL_BLOB\(.*, "(.+)", \d+, \d+\);$', flags=re.MULTILINE)
+"""Files that a source takes into its object as they are."""
+LARGE = 1 << 20
+"""Bytes of such files, from which on an object is not kept: it is made as quickly as found."""
 FULL_DISK = "No space left on device"
 MISSING_ZIG = (
     "there is no compiler for this device: the Python package ziglang is not here; "
@@ -119,7 +123,7 @@ def build_library(
     compiler = compiler or default()
     options = [*BASE, *HOST_ONLY, *compiler.native]
     options += [*compiler.sanitize, "-O1", "-g"] if sanitize else [QUICK]
-    objects = compile_objects(compiler, options, sources, include, defines or {})
+    objects = compile_objects(compiler, options, sources, include, defines or {}, output.parent)
     command = [*compiler.command, *options, "-shared", *map(str, objects), *compiler.link]
     run_compiler(command, output, output)
     return output
@@ -136,7 +140,7 @@ def build_executable(
     """Compile sources into a program for this machine, of the same objects as a library."""
     compiler = compiler or default()
     options = [*BASE, *HOST_ONLY, *compiler.native, QUICK]
-    objects = compile_objects(compiler, options, sources, include, defines or {})
+    objects = compile_objects(compiler, options, sources, include, defines or {}, output.parent)
     command = [*compiler.command, *options, *map(str, objects), "-lm"]
     run_compiler(command, output, output)
     return output
@@ -158,7 +162,7 @@ def build_program(
     if compiler is None:
         raise GradletError(MISSING_ZIG)
     options = [*BASE, *DEVICE_ONLY, *flags]
-    objects = compile_objects(compiler, options, sources, include, defines or {})
+    objects = compile_objects(compiler, options, sources, include, defines or {}, output.parent)
     link = [*options, "-nostdlib", "-static", f"-Wl,-T,{script}", *map(str, objects)]
     link += ["-Wl,--no-gc-sections"] if unused else []
     run_compiler([*compiler.command, *link], output, output)
@@ -171,13 +175,18 @@ def compile_objects(
     sources: Sequence[Path],
     include: Sequence[Path],
     defines: Mapping[Path, Sequence[str]],
+    beside: Path | None = None,
 ) -> list[Path]:
-    """The object file of each source, from the cache if the same text was compiled before."""
+    """The object file of each source, from the cache if the same text was compiled before; one with
+    much data in it is made `beside`."""
 
     def compiled(source: Path) -> Path:
         own = [*options, *(f"-D{define}" for define in defines.get(source, ()))]
         folders = [f"-I{folder}" for folder in include]
         command = [*compiler.command, *own, *folders, "-c", str(source)]
+        if beside and sum(blob.stat().st_size for blob in blobs(source, include)) > LARGE:
+            run_compiler(command, beside / f"{source.stem}.o", source)
+            return beside / f"{source.stem}.o"
         return _kept(command, source, f"objects/{key(compiler, own, source, include)}.o")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -208,8 +217,14 @@ def _kept(command: Sequence[str], what: Path, name: str) -> Path:
         return keep(fresh, name)
 
 
+def blobs(source: Path, include: Sequence[Path]) -> list[Path]:
+    """Files that a source takes in as they are, found as the compiler does."""
+    places = [folder / name for name in BLOBS.findall(source.read_text()) for folder in include]
+    return [path for path in dict.fromkeys(places) if path.is_file()]
+
+
 def _texts(source: Path, include: Sequence[Path]) -> list[str]:
-    """A source and all headers of ours that it includes, each once."""
+    """A source and all headers of ours that it includes, each once; hashes of its blobs."""
     texts: dict[Path, str] = {}
     waiting = [source]
     while waiting:
@@ -220,7 +235,8 @@ def _texts(source: Path, include: Sequence[Path]) -> list[str]:
         for name in re.findall(r'^#include "(.*)"', texts[path], flags=re.MULTILINE):
             folders = [path.parent, *include]
             waiting += [folder / name for folder in folders if (folder / name).is_file()][:1]
-    return list(texts.values())
+    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in blobs(source, include)]
+    return [*texts.values(), *hashes]
 
 
 def run_compiler(command: Sequence[str], output: Path, what: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from gradlet.cache import scratch_folder
 from gradlet.compiler import build_program, zig
 from gradlet.emit.golden import made_up
-from gradlet.emit.project import RUNTIME, STARTUP, Project, project_files
+from gradlet.emit.project import RUNTIME, Project, project_files
+from gradlet.emit.view import STARTUP
 from gradlet.errors import GradletError, InternalError
 from gradlet.plan.model import Plan
 from gradlet.recorded import Recording

@@ -16,7 +16,8 @@ import numpy as np
 from gradlet.cache import held_by, scratch_folder
 from gradlet.compiler import Compiler, build_library, default
 from gradlet.dtypes import DTYPES
-from gradlet.emit.project import Project, settings
+from gradlet.emit.project import Project
+from gradlet.emit.view import settings
 from gradlet.engines.model import Run
 from gradlet.errors import InternalError
 from gradlet.graph import Array
@@ -65,18 +66,30 @@ def run(
 def _build(
     project: Project, scratch: Path, compiler: Compiler, *, probes: bool, sanitize: bool
 ) -> Path:
+    """A sanitizer knows the ends of arrays that are written in C, not of those of a file."""
     plan, folder = project.plan, project.folder
-    network = folder / f"{plan.prefix}.c"
-    sources = [network, folder / "weights.c", *sorted((folder / "kernels").glob("*.c"))]
+    network, weights = folder / f"{plan.prefix}.c", folder / "weights.c"
+    sources = [network, weights, *sorted((folder / "kernels").glob("*.c"))]
     defines = {network: [f"GL_CORES={plan.target.cores}", *(["GL_PROBE"] if probes else [])]}
+    if sanitize:
+        write_weights(project, scratch)
+        defines[weights] = ["GL_WEIGHTS_IN_C"]
     return build_library(
         sources,
         scratch / "net.so",
-        include=[folder],
+        include=[folder, scratch],
         defines=defines,
         compiler=compiler,
         sanitize=sanitize,
     )
+
+
+def write_weights(project: Project, folder: Path) -> None:
+    """The weights as C, as a compiler without .incbin needs them."""
+    command = [sys.executable, "-B", str(project.folder / "weights.py"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InternalError(f"weights.py fails: {done.stderr.strip()[-2000:]}")
 
 
 def initial_values(plan: Plan) -> dict[str, Array]:
