@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def recorded_from(
     targets = _targets(captured, recipe)
     assert targets is not None
     samples = [captured.graph.samples[name] for name in captured.graph.inputs]
-    recording = record(captured.module, graph, recipe, samples, targets)
+    recording = record(captured.module, graph, recipe, samples, targets, captured.calling)
     return Recording.loads(recording.dumps()), graph
 
 
@@ -137,6 +138,19 @@ def test_a_module_that_insists_on_float32_is_recorded_in_float32() -> None:
     assert (recording.single, recording.absent) == (True, "")
 
 
+class _Sequence(nn.Module):
+    """What a recurrent layer makes of a sequence, and its state after it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, state = self.layer(x)
+        last = state[0] if isinstance(state, tuple) else state
+        return y.mean((0, 1)) + last.sum()
+
+
 def test_where_there_is_none_the_reason_is_told(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
     project = gradlet.build(module, tmp_path / "p", inputs=(torch.randn(4, 4),), target="host")
@@ -145,10 +159,20 @@ def test_where_there_is_none_the_reason_is_told(tmp_path: Path) -> None:
     assert verdict.passed
     told = verdict.to_json()["module_oracle"]
     assert told == {"tensors": 0, "absent": "the project was made from a plan, without its module"}
-    lstm, given = MODELS["recurrent"]()
-    assert "draws random numbers" in recorded(lstm, given, Recipe())[0].absent
+    captured = gradlet.capture(Odd(lambda y: y), (torch.randn(4, 4),), batch=2)
+    noisy = replace(captured, module=Odd(lambda y: y + torch.randn(3)))
+    assert "draws random numbers" in recorded_from(noisy, Recipe())[0].absent
     berhu = recorded(module, (torch.randn(4, 4),), Recipe(loss="berhu"))[0]
     assert "PyTorch has no loss" in berhu.absent
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("both", [False, True])
+def test_dropout_between_recurrent_layers_is_recorded(kind: Any, both: bool) -> None:
+    torch.manual_seed(0)
+    layer = kind(3, 4, 3, dropout=0.4, bidirectional=both, batch_first=both)
+    recording, graph = recorded(_Sequence(layer), (torch.randn(5, 2, 3),), Recipe(loss="mse"))
+    assert_same(recording, graph)
 
 
 def test_recording_leaves_everything_as_it_was() -> None:

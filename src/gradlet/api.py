@@ -15,6 +15,7 @@ from gradlet import target as targets
 from gradlet.capture import Captured, capture
 from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
+from gradlet.capture.onnx_record import record_onnx
 from gradlet.capture.record import record
 from gradlet.emit.install import refuse_foreign
 from gradlet.emit.project import Project, emit, load
@@ -76,7 +77,12 @@ class Request:
         return replace(device, code=max(device.code, self.code), stack=stack)
 
     def captured(self) -> Captured:
-        return capture(self.model, **self.capture_options)
+        return capture(self.model, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        """Batch norms are changed when a model is captured, on whoever's wish."""
+        bn = self.recipe.bn if isinstance(self.recipe, Recipe) else ""
+        return {**self.capture_options, "bn": self.capture_options.get("bn") or bn}
 
     def plan(self, captured: Captured | None = None, *, fit: bool = True) -> Plan:
         """Raises DoesNotFit with what would, unless the fit does not matter."""
@@ -100,14 +106,17 @@ class Request:
         raise DoesNotFit(text)
 
     def recorded(self, captured: Captured, found: Plan) -> Recording:
-        """What the user's own module does in training, where there is one."""
-        if captured.module is None:
-            return Recording(absent="the model did not come as a PyTorch module")
+        """What the user's own module does in training, or the ONNX file as one."""
+        if captured.module is None and captured.source is None:
+            return Recording(absent="the model came neither as a PyTorch module nor as ONNX")
         recipe = self.recipe_for(captured)
         inputs = [captured.graph.samples[name] for name in captured.graph.inputs]
         targets = _targets(captured, recipe)
         assert targets is not None  # a training graph has some
-        return record(captured.module, found.graph, recipe, inputs, targets)
+        if captured.source is not None:
+            return record_onnx(captured.source, found.graph, recipe, inputs, targets)
+        graph, calling = found.graph, captured.calling
+        return record(captured.module, graph, recipe, inputs, targets, calling)
 
     def recipe_for(self, captured: Captured) -> Recipe:
         if isinstance(self.recipe, Recipe):
@@ -120,7 +129,7 @@ class Request:
         recipe = replace(recipe, **wished)
         anew = {key: value for key, value in changes.items() if key in ("batch", "input_shape")}
         if anew:
-            captured = capture(self.model, **{**self.capture_options, **anew})
+            captured = capture(self.model, **{**self._options(), **anew})
         device = self.device(**changes.get("memories", {}))
         graph = training_graph(captured, recipe, layout=self.layout)
         planning = replace(self.planning, buffers=changes.get("buffers", self.planning.buffers))
@@ -228,6 +237,11 @@ def training_graph(
     """
     if recipe is None:
         recipe = _wished(captured.defaults)
+    if recipe.bn not in ("", captured.bn):
+        raise GradletError(
+            f"the recipe has bn='{recipe.bn}', but batch norms are changed when a model is "
+            f"captured: gradlet.capture(..., bn='{recipe.bn}')"
+        )
     graph = moves_as_views(lay_out(captured.graph, layout))
     return train(graph, recipe, _targets(captured, recipe))
 

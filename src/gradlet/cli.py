@@ -27,7 +27,7 @@ from gradlet.cli_errors import fail, guarded, json_output, run_app, stderr
 from gradlet.cli_options import ModelOptions, settings, with_model_options
 from gradlet.emit.folder import listing
 from gradlet.emit.install import refuse_foreign
-from gradlet.emit.project import parameter_count
+from gradlet.emit.view import parameter_count
 from gradlet.engines.costs import run_json, show_run
 from gradlet.files import write_output
 from gradlet.plan import Options, Plan
@@ -82,18 +82,18 @@ def progress(text: str) -> AbstractContextManager[Any]:
 @with_model_options
 def build(
     options: ModelOptions,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the project.")],
+    folder: Annotated[Path, typer.Option("-o", "--folder", help="Of the project.")],
     force: Force = False,
     json_: Json = False,
 ) -> None:
     """Turn a model into a C project that trains it."""
-    refuse_foreign(output, force=force)
+    refuse_foreign(folder, force=force)
     request, captured = _captured(options)
     plan = _planned(request, captured)
     with progress("recording what the model itself does in training"):
         recording = request.recorded(captured, plan)
     with progress("writing the project and its golden data"):
-        project = gradlet.emit(plan, output, recording, force=force)
+        project = gradlet.emit(plan, folder, recording, force=force)
     _show(json_, _build_json(project.folder, plan), lambda: _build_table(project.folder, plan))
 
 

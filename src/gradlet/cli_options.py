@@ -78,6 +78,16 @@ class ModelOptions:
     input_: Annotated[
         str | None, typer.Option("--input", help="Shape of one sample, CxHxW, if there is none.")
     ] = None
+    bn: Annotated[
+        str | None,
+        typer.Option(help="What batch norms do: train, frozen or recalibrate.  [default: as is]"),
+    ] = None
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="Which result the loss sees, by NAME or INDEX.  [default: logits, or the only one]"
+        ),
+    ] = None
     data: Annotated[
         Path | None,
         typer.Option(
@@ -102,7 +112,13 @@ class ModelOptions:
         return replace(Recipe(), **{**wishes, **given})
 
     def capture_options(self) -> dict[str, Any]:
-        return {"batch": self.batch, "input_shape": _shape(self.input_), "data": self.data}
+        return {
+            "batch": self.batch,
+            "input_shape": _shape(self.input_),
+            "data": self.data,
+            "output": self.output or "",
+            "bn": self.bn or "",
+        }
 
 
 def with_model_options(function: Callable[..., int | None]) -> Callable[..., int | None]:

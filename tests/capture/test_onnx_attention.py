@@ -73,7 +73,7 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def test_where_on_a_folded_condition(tmp_path: Path) -> None:
-    """Greater and Less of constants are computed beforehand; what is left is a mask."""
+    """What compares constants is computed beforehand; what is left is a mask."""
     nodes = [
         make("Greater", ["places", "limit"], ["late"]),
         make("Not", ["late"], ["early"]),
@@ -90,7 +90,8 @@ def test_where_on_a_folded_condition(tmp_path: Path) -> None:
     graph = capture(model, tmp_path)
     assert [node.op for node in graph.nodes] == ["masked_fill", "softmax"]
     (mask,) = graph.of_role("const")
-    np.testing.assert_array_equal(graph.data[mask.name], [0, 0, 1, 1])
+    np.testing.assert_array_equal(graph.data[mask.name], [1, 1, 0, 0])
+    assert graph.nodes[0].attrs["keep"]
 
 
 def test_where_between_data_and_weights(tmp_path: Path) -> None:

@@ -138,11 +138,6 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
     ),
     "no shape": (_shapeless, None, "input 'x' has no shape; export the model with fixed"),
     "not a tensor": (_sequence, None, "input 'x' is not a tensor"),
-    "integers": (
-        lambda: _typed(TensorProto.INT64),
-        None,
-        "integers as numbers; they can only be looked up",
-    ),
     "half": (lambda: _typed(TensorProto.FLOAT16), None, "input 'x' has type float16; floats, or"),
     "no inputs": (
         lambda: build_model([make("Relu", ["w"], ["y"])], {}, {"w": random(3)}),
@@ -233,7 +228,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
     "integer output": (
         lambda: build_model([make("Shape", ["x"], ["y"])], {"x": [2, 3]}),
         None,
-        "output 'y': operand 'y' holds int64, not floats",
+        "output 'y' holds int64, not floats",
     ),
     "poisoned": (_poisoned, None, "contains NaN or infinity in 1 of 1 places"),
     "huge weights": (

@@ -113,11 +113,6 @@ class Decaying(nn.Module):
         return y
 
 
-class Counted(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(x) * 0.5
-
-
 REFUSALS: dict[str, tuple[Any, Any, str]] = {
     "dynamic shape": (Dynamic, torch.randn(3, 4), "depends on the data"),
     "control flow": (Branch, torch.randn(3, 4), "torch.export cannot trace"),
@@ -133,11 +128,6 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
         lambda: nn.ReLU(),
         torch.zeros(2, 3, dtype=torch.long),
         "returns torch.int64; a loss needs scores in floating point",
-    ),
-    "integers as numbers": (
-        Counted,
-        torch.zeros(2, 3, dtype=torch.long),
-        "relu.*holds integers; floating point is needed",
     ),
     "a buffer that changes": (Decaying, torch.randn(2, 3), "changes 'share' of the model"),
     "no tensor": (lambda: nn.Linear(3, 2), "x", "tensors are needed"),
@@ -259,3 +249,35 @@ def test_a_stored_number_is_the_one_that_the_module_has() -> None:
     graph = gradlet.capture(Scaled(), (torch.randn(2, 3),)).graph
     slopes = [node.attrs["slope"] for node in graph.nodes if node.op == "affine"]
     assert slopes == [float(np.float32(0.1) * np.float32(1.3))]
+
+
+class _Counts(nn.Linear):
+    """Its result depends on how often it was called; or not, if it only counts."""
+
+    def __init__(self, *, matters: bool) -> None:
+        super().__init__(3, 2)
+        self.calls, self.matters = 0, matters
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        y: Tensor = super().forward(x)
+        return y * self.calls if self.matters else y
+
+
+def test_a_module_that_remembers_passes_is_refused_if_that_changes_its_result() -> None:
+    capture_module(_Counts(matters=False), torch.randn(2, 3), name="m")
+    with pytest.raises(GradletError, match=r"second pass.*\(such as calls\)"):
+        capture_module(_Counts(matters=True), torch.randn(2, 3), name="m")
+
+
+def test_hooks_on_gradients_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    handle = model[1].weight.register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(GradletError, match=r"parameter '1.weight' of 'm' has a hook"):
+        capture_module(model, torch.randn(2, 3), name="m")
+    handle.remove()
+    handle = model[0].register_full_backward_hook(lambda *_: None)
+    with pytest.raises(GradletError, match=r"module '0' of 'm' has a hook"):
+        capture_module(model, torch.randn(2, 3), name="m")
+    handle.remove()
+    capture_module(model, torch.randn(2, 3), name="m")

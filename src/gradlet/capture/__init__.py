@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,52 +36,64 @@ def capture(
     batch: int | None = None,
     input_shape: Sequence[int] | None = None,
     data: Path | None = None,
+    output: str | int = "",
+    bn: str = "",
     name: str = "",
 ) -> Captured:
     """Capture an nn.Module, `file.py:name`, a `.onnx`, a `.toml` or `zoo:NAME`.
 
-    inputs and targets hold samples along their first dimension; `batch` of them are computed
-    together, the rest become further micro-batches of the golden data. `data` names an .npz with
-    arrays `inputs` and `targets` that take their place.
+    inputs is a tensor, a tuple of arguments or a dict of keyword arguments. inputs and targets hold
+    samples along their first dimension; `batch` of them are computed together, the rest become
+    further micro-batches of the golden data. `data` names an .npz with arrays `inputs` and
+    `targets` that take their place. `output` chooses among the tensors that the model returns, by
+    name or by number; `bn` says what batch norms do in training: train, frozen or recalibrate.
     """
     if batch is not None and not 1 <= batch <= MOST_ELEMENTS:
         raise GradletError(f"a batch of {batch} makes no sense")
+    wishes = Wishes(batch, str(output), bn)
     with redirect_stdout(sys.stderr):  # a model's own prints are no result
-        return _captured(model, inputs, targets, batch, input_shape, data, name)
+        captured = _captured(model, inputs, targets, input_shape, name, wishes)
+        return captured if data is None else _with_data(captured, data)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How a model is to be captured, wherever it comes from."""
+
+    batch: int | None = None
+    output: str = ""
+    bn: str = ""
 
 
 def _captured(
     model: Any,
     inputs: Any,
     targets: Any,
-    batch: int | None,
     input_shape: Sequence[int] | None,
-    data: Path | None,
     name: str,
+    wishes: Wishes,
 ) -> Captured:
     if not isinstance(model, str | Path):
-        captured = _from_module(model, inputs, targets, batch, name or type(model).__name__.lower())
-    elif str(model).startswith("zoo:"):
-        captured = _from_zoo(str(model), batch)
-    elif ".py:" in str(model):
-        captured = _from_python(str(model), batch, input_shape)
-    else:
-        captured = _from_file(Path(model), batch)
-    if data is not None:
-        captured = _with_data(captured, data)
-    return captured
+        own = name or type(model).__name__.lower()
+        return _from_module(model, inputs, targets, own, wishes)
+    if str(model).startswith("zoo:"):
+        return _from_zoo(str(model), wishes)
+    if ".py:" in str(model):
+        return _from_python(str(model), input_shape, wishes)
+    return _from_file(Path(model), wishes)
 
 
-def _from_zoo(model: str, batch: int | None) -> Captured:
+def _from_zoo(model: str, wishes: Wishes) -> Captured:
     from gradlet import zoo
 
     entry = zoo.get(model.removeprefix("zoo:"))
     module, inputs, targets = entry.make()
-    captured = _from_module(module, inputs, targets, batch or 1, entry.name)
+    wishes = replace(wishes, batch=wishes.batch or 1)
+    captured = _from_module(module, inputs, targets, entry.name, wishes)
     return replace(captured, defaults={"loss": entry.loss})
 
 
-def _from_file(path: Path, batch: int | None) -> Captured:
+def _from_file(path: Path, wishes: Wishes) -> Captured:
     readers = {".onnx": _from_onnx, ".toml": _from_toml}
     reader = readers.get(path.suffix)
     if reader is None:
@@ -90,22 +102,28 @@ def _from_file(path: Path, batch: int | None) -> Captured:
         )
     if not path.is_file():
         raise GradletError(f"there is no file '{path}'")
-    return reader(path, batch)
+    if wishes.bn:
+        raise GradletError(
+            f"--bn {wishes.bn}: {path} says itself what its norms do; --bn is for PyTorch modules"
+        )
+    return reader(path, wishes)
 
 
-def _from_onnx(path: Path, batch: int | None) -> Captured:
-    from gradlet.capture.onnx import capture_onnx
+def _from_onnx(path: Path, wishes: Wishes) -> Captured:
+    from gradlet.capture.onnx import captured_onnx
 
-    return Captured(capture_onnx(path, batch=batch))
+    return captured_onnx(path, batch=wishes.batch, output=wishes.output)
 
 
-def _from_toml(path: Path, batch: int | None) -> Captured:
+def _from_toml(path: Path, wishes: Wishes) -> Captured:
     from gradlet.capture.toml import capture_toml
 
-    return capture_toml(path, batch=batch)
+    if wishes.output:
+        raise GradletError(f"--output {wishes.output}: the result of a .toml is its last layer")
+    return capture_toml(path, batch=wishes.batch)
 
 
-def _from_python(spec: str, batch: int | None, input_shape: Sequence[int] | None) -> Captured:
+def _from_python(spec: str, input_shape: Sequence[int] | None, wishes: Wishes) -> Captured:
     from gradlet.extras import require_torch
 
     path, _, attribute = spec.rpartition(":")
@@ -126,7 +144,7 @@ def _from_python(spec: str, batch: int | None, input_shape: Sequence[int] | None
             f"'{spec}' gives a module without inputs: let it be a function that returns "
             f"(module, example_inputs), define `example_inputs` beside it, or pass --input CxHxW"
         )
-    return _from_module(value, inputs, targets, batch, attribute)
+    return _from_module(value, inputs, targets, attribute, wishes)
 
 
 def _load_python(path: Path) -> Any:
@@ -190,28 +208,28 @@ def _random_input(shape: Sequence[int]) -> Any:
     return (require_torch().from_numpy(values),)
 
 
-def _from_module(module: Any, inputs: Any, targets: Any, batch: int | None, name: str) -> Captured:
-    from gradlet.capture.torch import capture_module
+def _from_module(module: Any, inputs: Any, targets: Any, name: str, wishes: Wishes) -> Captured:
+    from gradlet.capture.torch import captured_module
 
     if inputs is None:
         raise GradletError(f"module '{name}' needs example inputs to be captured")
-    graph = capture_module(module, inputs, name=name, batch=batch)
+    graph, calling = captured_module(module, inputs, name=name, **vars(wishes))
     size = graph.tensors[graph.inputs[0]].shape[0]
     if targets is None:
-        return Captured(graph, module=module)
+        return Captured(graph, module=module, calling=calling, bn=wishes.bn)
     try:
         values = np.asarray(targets)
     except Exception as error:  # a list of lists of different lengths, a tensor that is nowhere
         raise GradletError(f"the targets of '{name}' are no array: {error}") from None
     given = _user_targets(values, size, f"the targets of '{name}'")
-    listed = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    counts = {len(value) for value in listed}
-    if counts != {len(values)}:
+    counts = dict(zip(calling.names, calling.samples, strict=True))
+    if set(counts.values()) != {len(values)}:
+        listed = ", ".join(map(str, counts.values()))
         raise GradletError(
-            f"'{name}' has different numbers of samples: {', '.join(str(len(v)) for v in listed)} "
+            f"'{name}' has different numbers of samples: {listed} "
             f"of its inputs, {len(values)} of its targets; each needs the other"
         )
-    return Captured(graph, given, module=module)
+    return Captured(graph, given, module=module, calling=calling, bn=wishes.bn)
 
 
 def _with_data(captured: Captured, path: Path) -> Captured:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+from gradlet.extras import require_torch
+from gradlet.graph import Array
 
 # Results that share memory with their first operand, or may; a getitem of one does as well.
 _VIEWS = (
     "view reshape flatten unflatten squeeze unsqueeze permute transpose t numpy_T mT swapaxes "
     "swapdims movedim slice select narrow expand expand_as view_as reshape_as ravel chunk "
     "split split_with_sizes tensor_split unbind contiguous to type_as dropout feature_dropout "
-    "alias detach atleast_1d atleast_2d pixel_shuffle"
+    "alias detach atleast_1d atleast_2d pixel_shuffle diagonal unfold moveaxis"
 )
 VIEWS = frozenset(_VIEWS.split())
+_UNMOVED = ("to", "type_as", "dropout", "feature_dropout")
 
 
 def in_place(target: str) -> bool:
@@ -21,36 +24,86 @@ def in_place(target: str) -> bool:
     return len(parts) == 3 and parts[1].endswith("_") and not parts[1].startswith("_")
 
 
-class Aliases:
-    """Families of values over one storage, and the values that are one and the same tensor."""
+def op_name(target: str) -> str:
+    return target.split(".")[1] if target.count(".") == 2 else target
 
-    def __init__(self, nodes: Sequence[Any]) -> None:
-        self.order = {node.name: index for index, node in enumerate(nodes)}
-        self.nodes = {node.name: node for node in nodes}
+
+class Aliases:
+    """Families of values over one storage: the tensor at the root, itself under further names after
+    it was overwritten, and views into it, in the order of the program."""
+
+    def __init__(self) -> None:
         self.family: dict[str, str] = {}
         self.same: dict[str, str] = {}
+        self.views: dict[str, list[Any]] = {}  # nodes of a family below its root
+        self._places: dict[str, Any] = {}
 
-    def note(self, node: Any, target: str, first: Any) -> None:
-        own = getattr(first, "name", None)
-        if own is None:
+    def root(self, name: str) -> str:
+        return self.family.get(name, name)
+
+    def note(self, node: Any, target: str) -> None:
+        first: Any = node.args[0] if node.args else None
+        if not hasattr(first, "op"):
             return
-        name = target.split(".")[1] if target.count(".") == 2 else target
         if in_place(target):
-            self.same[node.name] = self.same.get(own, own)
-        if in_place(target) or name in VIEWS or "getitem" in name:
-            self.family[node.name] = self.family.get(own, own)
+            self.same[node.name] = self.same.get(first.name, first.name)
+        elif not self._shares(node, first):
+            return
+        root = self.family[node.name] = self.root(first.name)
+        self.views.setdefault(root, []).append(node)
 
-    def overwritten(self, node: Any) -> list[str]:
-        """The values that `node` gives a new meaning: its own tensor under all of its names."""
-        tensor = self.same[node.name]
-        return [name for name in (tensor, *self.same) if self.same.get(name, name) == tensor]
+    def _shares(self, node: Any, first: Any) -> bool:
+        """Whether a view is one: what PyTorch does with a tensor that lies so."""
+        name = op_name(str(node.target))
+        if "getitem" in name:
+            return first.name in self.family
+        if name not in VIEWS:
+            return False
+        if "dropout" in name:
+            return not node.args[2]
+        torch = require_torch()
+        like = first.meta.get("val")
+        if not isinstance(like, torch.Tensor) or not like.numel():
+            return False
+        lies = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+        try:
+            result = node.target(lies, *_plain(node.args[1:]), **_plain(node.kwargs))
+        except Exception:  # of several tensors: none of these is a view
+            return False
+        part = result[0] if isinstance(result, tuple | list) else result
+        same: bool = part.untyped_storage().data_ptr() == lies.untyped_storage().data_ptr()
+        return same
 
-    def stale(self, node: Any) -> str:
-        """Another view of the overwritten memory that is read later on, if there is one."""
-        family, own = self.family[node.name], set(self.overwritten(node))
-        members = [family, *(name for name, root in self.family.items() if root == family)]
-        for name in members:
-            users = self.nodes[name].users if name not in own else ()
-            if any(self.order[user.name] > self.order[node.name] for user in users):
-                return name
-        return ""
+    def places(self, node: Any) -> Array:
+        """Where in the tensor at the root the elements of a value are."""
+        found: Array = self._places_of(node).numpy()
+        return found
+
+    def _places_of(self, node: Any) -> Any:
+        torch = require_torch()
+        if node.name in self._places:
+            return self._places[node.name]
+        if node.name not in self.family:
+            shape = node.meta["val"].shape
+            return torch.arange(shape.numel()).reshape(shape)
+        before = self._places_of(node.args[0])
+        if in_place(str(node.target)):
+            found = before
+        elif "getitem" in str(node.target):
+            found = before[node.args[1]]
+        elif op_name(str(node.target)) in _UNMOVED:
+            found = before
+        else:
+            found = node.target(before, *_plain(node.args[1:]), **_plain(node.kwargs))
+        self._places[node.name] = found
+        return found
+
+
+def _plain(args: Any) -> Any:
+    """Operands of a view that are tensors stand for their shapes."""
+    torch = require_torch()
+
+    def like(node: Any) -> Any:
+        return torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
+
+    return torch.fx.node.map_arg(args, like)

@@ -22,10 +22,20 @@ from gradlet.ops import OPS
 from gradlet.ops.base import ints
 
 
-def canonical(graph: Graph, *, turn: Collection[str] = (), decimals: bool = False) -> Graph:
-    """The same forward program in the one spelling; tensors are numbered anew."""
+def canonical(
+    graph: Graph,
+    *,
+    turn: Collection[str] = (),
+    decimals: bool = False,
+    turned: set[str] | None = None,
+) -> Graph:
+    """The same forward program in the one spelling; tensors are numbered anew. The names of those
+    that are turned are added to `turned`, if it is given."""
     while True:
-        simpler = _Pass(graph, turn, decimals).run()
+        rewriting = _Pass(graph, turn, decimals)
+        simpler = rewriting.run()
+        if turned is not None:
+            turned ^= rewriting.turned
         if simpler == graph:
             break
         graph = simpler
@@ -89,7 +99,8 @@ class _Pass:
         if all(self._is_const(name) for name in inputs):
             values: list[Array] = [self.builder.data[name] for name in inputs]
             (value,) = OPS[node.op].reference(node.attrs, *values)
-            return self.builder.value(self.builder.fresh("const"), value, "const")
+            dtype = self.graph.tensors[node.outputs[0]].dtype
+            return self.builder.value(self.builder.fresh("const"), value, "const", dtype)
         if node.op == "reshape":
             return self._reshape(node, inputs[0])
         if node.op == "transpose":

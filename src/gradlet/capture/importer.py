@@ -14,7 +14,9 @@ from gradlet.builder import GraphBuilder
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.graph_check import check_graph
-from gradlet.ops.base import FromFrontEnd
+from gradlet.guard import rows_of
+from gradlet.ops import OPS
+from gradlet.ops.base import FromFrontEnd, integer
 from gradlet.ops.mask import BLOCKED, add_constant
 
 
@@ -24,13 +26,17 @@ class Captured:
 
     targets has one leading index per micro-batch; defaults are the model's own wishes for
     training (loss, lr, ...), which the command line may overrule. module is the user's own, if
-    the model came as one.
+    the model came as one, and calling says how it is called; source is the ONNX file and what of
+    it the graph holds. bn is what the batch norms were told to do.
     """
 
     graph: Graph
     targets: Array | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     module: Any = field(default=None, compare=False)
+    calling: Any = field(default=None, compare=False)
+    source: Any = field(default=None, compare=False)
+    bn: str = ""
 
 
 class Unsupported(GradletError):
@@ -77,9 +83,11 @@ class GraphImporter:
         self.module = ""
         self.missing = Missing()
         self.updates: dict[str, str] = {}
+        self.recalibrate = False  # whether running statistics normalise after their step
         self.rounded = False  # whether a constant was computed in double precision
         self._constants: dict[tuple[str, Shape, bytes], str] = {}
         self._counts: Counter[str] = Counter()
+        self._as_other: dict[tuple[str, str], str] = {}
         self._states: dict[str, str] = {}  # by what they are asked for as
 
     def shape(self, name: str) -> Shape:
@@ -87,6 +95,12 @@ class GraphImporter:
 
     def dtype(self, name: str) -> str:
         return self.builder.tensors[name].dtype
+
+    def kind(self, value: Any) -> str:
+        return "int" if self.dtype(self.tensor(value)) == "i32" else "float"
+
+    def tensor(self, value: Any) -> str:
+        raise NotImplementedError
 
     def count(self, kind: str) -> int:
         self._counts[kind] += 1
@@ -105,7 +119,20 @@ class GraphImporter:
     def add_many(
         self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
     ) -> tuple[str, ...]:
-        return self.builder.add_many(op, inputs, attrs, module=self.module)
+        return self.builder.add_many(op, self._typed(op, inputs), attrs, module=self.module)
+
+    def _typed(self, op: str, inputs: Sequence[str]) -> list[str]:
+        """Whole numbers count as numbers, and numbers as indices where something is looked up."""
+        operands = []
+        for slot, name in zip(OPS[op].inputs, inputs, strict=False):
+            holds = self.dtype(name) == "i32"
+            if not OPS[op].untyped and holds != (slot.rstrip("?") in OPS[op].integers):
+                kind = "number" if holds else "to_index"
+                if (name, kind) not in self._as_other:
+                    self._as_other[name, kind] = self.builder.add(kind, [name], module=self.module)
+                name = self._as_other[name, kind]
+            operands.append(name)
+        return operands
 
     def constant(self, array: Array) -> str:
         """Equal ones, such as the masks of all layers, are one."""
@@ -133,7 +160,7 @@ class GraphImporter:
     def stored(self, value: Any) -> Array | None:
         return None
 
-    def piece(self, value: Any, suffix: str, array: Array) -> str:
+    def piece(self, value: Any, suffix: str, places: Array) -> str:
         raise Unsupported(f"weight '{value}' is computed")
 
     def producer(self, name: str) -> Node | None:
@@ -212,14 +239,19 @@ def refuse_bad_values(graph: Graph) -> None:
             raise GradletError(f"the example input '{name}' contains NaN or infinity")
 
 
-def table_rows(graph: Graph | GraphBuilder, name: str) -> dict[str, int]:
-    """How many rows each table has that is looked up by an input, by the module that does."""
+def table_rows(
+    graph: Graph | GraphBuilder, name: str, *, from_the_end: bool = False
+) -> dict[str, int]:
+    """How many rows each table has that is looked up by an input, by the module that does; also
+    where negative indices count from the end, if asked for."""
     same, rows = {name}, {}
     for node in graph.nodes:
         if node.op == "reshape" and node.inputs[0] in same:
             same.update(node.outputs)
-        if node.op == "gather" and node.inputs[1] in same:
-            rows[node.module or node.inputs[0]] = graph.tensors[node.inputs[0]].shape[0]
+        if from_the_end and node.op == "flat_index" and node.inputs[0] in same:
+            rows[node.module or node.inputs[0]] = integer(node.attrs, "size")
+        if same.intersection(node.inputs[1:2]) and (extent := rows_of(node, graph.tensors)):
+            rows[node.module or node.inputs[0]] = extent
     return rows
 
 
@@ -246,7 +278,7 @@ def drawn_samples(builder: GraphBuilder, inputs: Sequence[str]) -> dict[str, Arr
         if builder.tensors[name].dtype == "f32":
             samples[name] = generator.standard_normal(shape).astype(np.float32)
         else:
-            rows = min(table_rows(builder, name).values(), default=2)
+            rows = min(table_rows(builder, name, from_the_end=True).values(), default=2)
             samples[name] = generator.integers(0, rows, shape).astype(np.int32)
     return samples
 

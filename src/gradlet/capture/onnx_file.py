@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,24 @@ def read_onnx(path: Path, batch: int | None) -> OnnxFile:
     )
     listed = _listed_parameters(graph)
     return OnnxFile(path, model, inputs, integers, batch or 1, fixed, outputs, notes, listed)
+
+
+def with_output(file: OnnxFile, wanted: str) -> OnnxFile:
+    """The same model with one of its results, by name or number; all of them without a wish."""
+    names = list(file.outputs)
+    if not wanted:
+        return file
+    if wanted not in names and wanted.lstrip("-").isdigit():
+        index = int(wanted)
+        wanted = names[index] if -len(names) <= index < len(names) else wanted
+    if wanted not in names:
+        raise GradletError(
+            f"--output {wanted}: {file.path} returns {', '.join(names)}; name one of these"
+        )
+    kept = [info for info in file.model.graph.output if info.name == wanted]
+    del file.model.graph.output[:]
+    file.model.graph.output.extend(kept)
+    return replace(file, outputs={wanted: file.outputs[wanted]})
 
 
 def _listed_parameters(graph: Any) -> frozenset[str]:

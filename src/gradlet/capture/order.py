@@ -15,7 +15,7 @@ from gradlet.ops.channels import last_order
 Order = tuple[int, ...]
 """Which dimension of the model stands at each place."""
 
-ELEMENTWISE = ("unary", "map", "binary", "mask")
+ELEMENTWISE = ("unary", "map", "binary", "mask", "select")
 """Families of kernels that compute each element from the elements at the same place."""
 
 

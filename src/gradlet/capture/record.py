@@ -1,4 +1,5 @@
-"""Trains the user's own module for a few steps: eager, in float64, by torch.nn and torch.optim.
+"""Trains the user's own module for a few steps: eager, in float64, by torch.nn and torch.optim. An
+ONNX file is a module as well (`onnx_oracle`), whose names need not be those of the graph.
 
 The module is copied first, and PyTorch's settings are as before afterwards. Whatever goes wrong
 here, a build goes on; the recording then says why it is none.
@@ -8,13 +9,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gradlet.capture.calling import Calling
 from gradlet.capture.record_modes import Narrow, Refused, dense_gradients, our_dropout, watched
 from gradlet.capture.torch_check import copied, plain_attention, same_epsilon
 from gradlet.extras import require_torch
@@ -24,15 +26,31 @@ from gradlet.recorded import Recording
 from gradlet.reference import run_reference
 
 STEPS = 3
+PASSES = 192
+"""No further step is recorded after so many passes: a step of 1,000 micro-batches tells enough."""
+
+
+Parts = tuple[tuple[str, Array], ...]
+"""What of a module a tensor of the graph is: a parameter, and the places of its elements there."""
 
 
 def record(
-    module: Any, graph: Graph, recipe: Recipe, inputs: Sequence[Array], targets: Array
+    module: Any,
+    graph: Graph,
+    recipe: Recipe,
+    inputs: Sequence[Array],
+    targets: Array,
+    calling: Calling,
 ) -> Recording:
     """What the module does with these micro-batches. Of the training graph only the names of what
     is trained are used, and where their elements lie."""
+    return guarded(lambda: _recorded(module, graph, recipe, inputs, targets, calling))
+
+
+def guarded(recorded: Callable[[], Recording]) -> Recording:
+    """A recording, or why there is none."""
     try:
-        return _recorded(module, graph, recipe, inputs, targets)
+        return recorded()
     except Refused as error:
         return Recording(absent=str(error))
     except (Exception, SystemExit) as error:  # whatever a module does, the build is none the worse
@@ -41,19 +59,39 @@ def record(
 
 
 def _recorded(
-    module: Any, graph: Graph, recipe: Recipe, inputs: Sequence[Array], targets: Array
+    module: Any,
+    graph: Graph,
+    recipe: Recipe,
+    inputs: Sequence[Array],
+    targets: Array,
+    calling: Calling,
 ) -> Recording:
     """In float64, unless the module computes some of it in float32: then its constants are what
     single precision makes of them, in the program as well."""
     try:
-        with _settings(double=True):
-            recording = _Recorder(module, graph, recipe, double=True).run(inputs, targets)
+        with settings(double=True):
+            recording = _Recorder(module, graph, recipe, calling, double=True).run(inputs, targets)
     except Narrow:
         recording = None
     if recording is not None and _same_constants(recording, graph):
         return recording
-    with _settings(double=False):
-        return _Recorder(module, graph, recipe, double=False).run(inputs, targets)
+    with settings(double=False):
+        return _Recorder(module, graph, recipe, calling, double=False).run(inputs, targets)
+
+
+def record_exactly(
+    module: Any,
+    graph: Graph,
+    recipe: Recipe,
+    inputs: Sequence[Array],
+    targets: Array,
+    origins: Mapping[str, Parts],
+) -> Recording:
+    """The same of a module whose constants are float32 already, and which says itself what of it
+    each tensor of the graph is."""
+    with settings(double=True):
+        recorder = _Recorder(module, graph, recipe, None, double=True, origins=origins)
+        return recorder.run(inputs, targets)
 
 
 def _same_constants(recording: Recording, graph: Graph) -> bool:
@@ -63,7 +101,7 @@ def _same_constants(recording: Recording, graph: Graph) -> bool:
 
 
 @contextmanager
-def _settings(*, double: bool) -> Iterator[None]:
+def settings(*, double: bool) -> Iterator[None]:
     """Tensors that a forward pass makes are as wide as all others; nothing is left changed."""
     torch = require_torch()
     before = torch.get_default_dtype()
@@ -82,15 +120,28 @@ class _Trained:
     """A parameter of the graph: what of the module's it holds, element by element."""
 
     name: str
-    path: str
-    places: Array
+    parts: Parts
     leaf: Any
+
+    @property
+    def paths(self) -> set[str]:
+        return {path for path, _ in self.parts}
 
 
 class _Recorder:
-    def __init__(self, module: Any, graph: Graph, recipe: Recipe, *, double: bool) -> None:
+    def __init__(
+        self,
+        module: Any,
+        graph: Graph,
+        recipe: Recipe,
+        calling: Calling | None,
+        *,
+        double: bool,
+        origins: Mapping[str, Parts] | None = None,
+    ) -> None:
         torch = require_torch()
-        self.graph, self.recipe = graph, recipe
+        self.graph, self.recipe, self.calling = graph, recipe, calling
+        self.origins = origins
         self.dtype, self.single = (torch.float64 if double else torch.float32), not double
         self.module = copied(module).to(self.dtype).cpu()
         same_epsilon(self.module)
@@ -104,27 +155,45 @@ class _Recorder:
     def _chosen(self, every: Mapping[str, Any]) -> Iterator[_Trained]:
         """What the graph trains; with update=all also what it should."""
         setters = {n.inputs[1]: n for n in self.graph.nodes if n.op == "set_rows"}
-        seen = set()
+        seen: dict[str, list[Array]] = {}
         for name in self.graph.trained:
             setter = setters.get(name)
             whole = setter.inputs[0] if setter else name
-            path = self.graph.own_name(whole)
-            if path not in every:
-                raise Refused(f"the module has no parameter '{path}', which the program trains")
-            value = every[path].detach()
-            places = self._places(whole, value.numel())
-            label = self.paths[path]
+            label, parts = self._parts(whole, every)
             if setter:
                 begin, rows = int(setter.attrs["begin"]), self.graph.tensors[name].shape[0]  # type: ignore[arg-type]
-                places = places.reshape(self.graph.tensors[whole].shape)[begin : begin + rows]
+                shape = self.graph.tensors[whole].shape
+                parts = tuple((p, v.reshape(shape)[begin : begin + rows]) for p, v in parts)
                 label = f"{label}[{begin}:{begin + rows}]"
-            leaf = value.reshape(-1)[places.reshape(-1)].clone().requires_grad_(True)
-            seen.add(self.paths[path])
-            yield _Trained(label, self.paths[path], places.reshape(-1), leaf)
+            parts = tuple((path, places.reshape(-1)) for path, places in parts)
+            for path, places in parts:
+                seen.setdefault(path, []).append(places)
+            path, places = parts[0]
+            leaf = every[path].detach().reshape(-1)[places].clone().requires_grad_(True)
+            yield _Trained(label, parts, leaf)
         for path, parameter in every.items() if self.recipe.update == "all" else ():
-            if self.paths[path] == path and path not in seen and parameter.requires_grad:
-                leaf = parameter.detach().reshape(-1).clone().requires_grad_(True)
-                yield _Trained(path, path, np.arange(leaf.numel()), leaf)
+            if self.paths[path] == path and parameter.requires_grad:
+                places = np.arange(parameter.numel())
+                left = np.setdiff1d(places, np.concatenate([places[:0], *seen.get(path, [])]))
+                if left.size:
+                    leaf = parameter.detach().reshape(-1)[left].clone().requires_grad_(True)
+                    yield _Trained(path, ((path, left),), leaf)
+
+    def _parts(self, name: str, every: Mapping[str, Any]) -> tuple[str, Parts]:
+        """What the module calls a tensor of the graph, and what of the module it is."""
+        own = self.graph.own_name(name)
+        if self.origins is None:
+            if own not in every:
+                raise Refused(f"the module has no parameter '{own}', which the program trains")
+            path = self.paths[own]
+            return path, ((path, self._places(name, every[own].numel())),)
+        parts = self.origins.get(name, ())
+        if not parts or not every.keys() >= {path for path, _ in parts}:
+            raise Refused(f"the file stores no '{own}', which the program trains")
+        order = self._places(name, parts[0][1].size)
+        alone = len(parts) == 1 and parts[0][1].size == every[parts[0][0]].numel()
+        label = parts[0][0] if alone else own
+        return label, tuple((path, places.reshape(-1)[order]) for path, places in parts)
 
     def _places(self, name: str, size: int) -> Array:
         """Where in the module's tensor the elements of the graph's are."""
@@ -141,7 +210,7 @@ class _Recorder:
         after: list[dict[str, Array]] = []
         gradients: dict[str, Array] = {}
         fed = 0
-        for _ in range(STEPS):
+        while len(losses) < STEPS and (not losses or fed < PASSES):
             optimizer.zero_grad()
             total = 0.0
             for _ in range(self.recipe.accumulate):
@@ -168,13 +237,20 @@ class _Recorder:
     def _gradients(self, loss: Any) -> list[Any]:
         """Of what is trained, as it lies in the program."""
         torch = require_torch()
-        whole = [self.passed[trained.path] for trained in self.trained]
+        names = list(dict.fromkeys(path for trained in self.trained for path in trained.paths))
         with dense_gradients():
-            found = torch.autograd.grad(loss, whole, allow_unused=True)
-        return [
-            None if gradient is None else gradient.reshape(-1)[torch.from_numpy(trained.places)]
-            for trained, gradient in zip(self.trained, found, strict=True)
-        ]
+            found = torch.autograd.grad(loss, [self.passed[n] for n in names], allow_unused=True)
+        whole = dict(zip(names, found, strict=True))
+
+        def summed(trained: _Trained) -> Any:
+            parts = [
+                whole[path].reshape(-1)[torch.from_numpy(places)]
+                for path, places in trained.parts
+                if whole[path] is not None
+            ]
+            return sum(parts[1:], parts[0]) if parts else None
+
+        return [summed(trained) for trained in self.trained]
 
     def _tensor(self, value: Array) -> Any:
         tensor = require_torch().from_numpy(np.array(value))
@@ -186,22 +262,26 @@ class _Recorder:
         torch = require_torch()
         parameters = dict(self.module.named_parameters())
         with torch.no_grad():
-            for trained in self.trained:
-                whole = parameters[trained.path].detach().reshape(-1).clone()
-                whole[torch.from_numpy(trained.places)] = trained.leaf
-                parameters[trained.path].copy_(whole.reshape(parameters[trained.path].shape))
+            for path, places, leaf in ((*p, t.leaf) for t in self.trained for p in t.parts):
+                whole = parameters[path].detach().reshape(-1).clone()
+                whole[torch.from_numpy(places)] = leaf
+                parameters[path].copy_(whole.reshape(parameters[path].shape))
         module = copied(self.module)  # what a pass leaves in plain attributes is of that pass
         self.passed = dict(module.named_parameters())
         for path, parameter in self.passed.items():
-            parameter.requires_grad_(any(path == trained.path for trained in self.trained))
-        with our_dropout(fed), watched(single=self.single):
-            result = module(*given)
+            parameter.requires_grad_(any(path in trained.paths for trained in self.trained))
+        with our_dropout(fed) as draws, watched(draws, single=self.single):
+            (output,) = self.calling(module, given) if self.calling else [module(*given)]
         for path, buffer in module.named_buffers():
-            parent, _, name = path.rpartition(".")
-            self.module.get_submodule(parent)._buffers[name] = buffer.detach().clone()
-        outputs = result if isinstance(result, tuple | list) else (result,)
-        (output,) = (output for output in outputs if output is not None)
+            self._keep(path, buffer.detach().clone())
         return output
+
+    def _keep(self, path: str, buffer: Any) -> None:
+        if self.origins is not None:
+            self.module.set_buffer(path, buffer)
+            return
+        parent, _, name = path.rpartition(".")
+        self.module.get_submodule(parent)._buffers[name] = buffer
 
     def _loss(self, output: Any, target: Any) -> Any:
         torch, recipe = require_torch(), self.recipe
@@ -260,10 +340,18 @@ class _Recorder:
         buffers = dict(self.module.named_buffers(remove_duplicate=False))
         for old, _ in self.graph.updates:
             path = self.graph.own_name(old)
+            if self.origins is not None:
+                path = next((value for value, _ in self.origins.get(old, ())), path)
             if self.graph.tensors[old].role == "state" and path in buffers:
                 places = self._places(old, buffers[path].numel())
                 state[path] = buffers[path].detach().numpy().reshape(-1)[places].astype(np.float64)
         return state
+
+    def _state_tensor(self, path: str) -> str:
+        """What the graph calls a buffer."""
+        states = [old for old, _ in self.graph.updates if self.graph.tensors[old].role == "state"]
+        parts = self.origins or {n: ((self.graph.own_name(n), np.zeros(0)),) for n in states}
+        return next((old for old in states if path in dict(parts.get(old, ()))), path)
 
     def _recording(
         self, losses: list[float], gradients: Mapping[str, Array], after: list[dict[str, Array]]
@@ -271,11 +359,11 @@ class _Recorder:
         known = {t.name: name for t, name in zip(self.trained, self.graph.trained, strict=False)}
         tensors = {}
         for name in after[0]:
-            tensors[name] = known.get(name, name)
+            tensors[name] = known.get(name, self._state_tensor(name))
         idle = {
             t.name
             for t in self.trained[len(self.graph.trained) :]
-            if (self.start[t.path].reshape(-1) == t.leaf.detach()).all()
+            if (self.start[t.parts[0][0]].reshape(-1)[t.parts[0][1]] == t.leaf.detach()).all()
         }
         tensors |= {t.name: "" for t in self.trained[len(self.graph.trained) :]}
         kept = tuple({n: v for n, v in values.items() if n not in idle} for values in after)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
-from gradlet.ops.dropout import kept
+from gradlet.ops.dropout import kept, uniform
 
 
 class Refused(GradletError):
@@ -18,9 +18,9 @@ class Refused(GradletError):
 
 
 @contextmanager
-def our_dropout(step: int) -> Iterator[None]:
-    """Dropout loses what the program loses: by seed, step, number of the layer, and place. What is
-    drawn inside PyTorch's own code, as in a recurrent layer, cannot be set."""
+def our_dropout(step: int) -> Iterator[Callable[[Any, float | None], Any]]:
+    """Dropout loses what the program loses: by seed, step, number of the layer, and place. Gives
+    what fills a tensor with draws of 1 by a probability, or of numbers from 0 to 1."""
     torch = require_torch()
     functional = torch.nn.functional
     count = iter(range(2**31))
@@ -36,6 +36,16 @@ def our_dropout(step: int) -> Iterator[None]:
             return x.copy_(result) if inplace else result
 
         return dropout
+
+    def draws(x: Any, keep: float | None) -> Any:
+        state = np.array([0, step, 1])
+        if keep is None:
+            values = uniform(next(count), state, x.numel())
+        elif keep < 1:
+            values = kept({"p": 1 - keep, "group": 1, "salt": next(count)}, state, x.numel())
+        else:
+            return x.fill_(1)
+        return x.copy_(torch.from_numpy(values.astype(np.float64)).reshape(x.shape))
 
     attend = functional.scaled_dot_product_attention
     drop = dropping(False)
@@ -56,18 +66,54 @@ def our_dropout(step: int) -> Iterator[None]:
     whole = ("dropout1d", "dropout2d", "dropout3d")
     replaced = {"dropout": drop, "scaled_dot_product_attention": attention}
     replaced |= {name: dropping(True) for name in whole}
-    old = {name: getattr(functional, name) for name in replaced}
+    recurrent = torch._VF
+    layers = {
+        name: _layer_by_layer(getattr(recurrent, name), drop)
+        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    }
+    with _replaced(functional, replaced), _replaced(recurrent, layers):
+        yield draws
+
+
+@contextmanager
+def _replaced(owner: Any, functions: Mapping[str, Any]) -> Iterator[None]:
+    old = {name: getattr(owner, name) for name in functions}
     try:
-        for name, function in replaced.items():
-            setattr(functional, name, function)
+        for name, function in functions.items():
+            setattr(owner, name, function)
         yield
     finally:
         for name, function in old.items():
-            setattr(functional, name, function)
+            setattr(owner, name, function)
 
 
-def watched(*, single: bool) -> Any:
-    """Nothing else is drawn, and nothing is narrower than asked for."""
+def _layer_by_layer(function: Callable[..., Any], drop: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent function whose layers are called one by one, so that dropout between them, which
+    is drawn inside PyTorch otherwise, can be ours."""
+    torch = require_torch()
+
+    def layered(*args: Any) -> Any:
+        x, states, weights, biased, layers, dropout, training, both, batch_first = args
+        if not (training and dropout and layers > 1 and isinstance(weights, list | tuple)):
+            return function(*args)
+        directions, each = (2 if both else 1), len(weights) // layers
+        final = []
+        for layer in range(layers):
+            own = slice(layer * directions, (layer + 1) * directions)
+            given = tuple(s[own] for s in states) if isinstance(states, tuple) else states[own]
+            held = weights[layer * each : (layer + 1) * each]
+            x, *after = function(x, given, held, biased, 1, 0.0, False, both, batch_first)
+            final.append(after)
+            if layer + 1 < layers:
+                x = drop(x, dropout)
+        return (x, *(torch.cat(values) for values in zip(*final, strict=True)))
+
+    return layered
+
+
+def watched(draws: Callable[[Any, float | None], Any], *, single: bool) -> Any:
+    """What decides by chance takes our draws, nothing else is drawn, and nothing is narrower than
+    asked for."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     torch = require_torch()
@@ -81,6 +127,10 @@ def watched(*, single: bool) -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if func is torch.ops.aten.bernoulli_.float:
+                return draws(args[0], float(args[1] if len(args) > 1 else 0.5))
+            if func in (torch.ops.aten.rand.default, torch.ops.aten.rand_like.default):
+                return draws(func(*args, **(kwargs or {})), None)
             if torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs or {}):
                 raise Refused(f"its forward pass draws random numbers ({func._schema.name})")
             result = func(*args, **(kwargs or {}))

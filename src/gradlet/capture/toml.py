@@ -94,6 +94,7 @@ def _training(table: Any) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise GradletError("'training' must be a table: [training]")
     samples = {**dataclasses.asdict(Recipe()), "batch": 1}
+    samples.pop("bn")  # there are no batch norms
     _known_keys(table, list(samples), "training: ")
     result: dict[str, Any] = {}
     for key, value in table.items():

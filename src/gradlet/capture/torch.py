@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradlet.builder import MOST_ELEMENTS
-from gradlet.capture.aliases import Aliases, in_place
+from gradlet.capture.aliases import Aliases, in_place, op_name
+from gradlet.capture.batch_norms import check_mode
+from gradlet.capture.calling import Calling, calling
 from gradlet.capture.canonical import canonical
+from gradlet.capture.draws import Draws
+from gradlet.capture.exported import checked_examples, exported
+from gradlet.capture.flat_program import OWN_NAME, QUIET, STORED, flattened, live
 from gradlet.capture.importer import GraphImporter, Unsupported, check_indices, stack_batches
-from gradlet.capture.torch_check import check_against_module, copied, plain_attention
+from gradlet.capture.torch_check import check_against_module
 from gradlet.capture.torch_fold import Folder
-from gradlet.capture.user_code import (
-    FOREIGN,
-    check_module,
-    check_result,
-    described,
-    refuse_strange,
-)
+from gradlet.capture.user_code import check_module
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
 from gradlet.ops import TORCH
 from gradlet.ops.base import Call
+from gradlet.ops.put import put
 
 
-def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = None) -> Graph:
+def capture_module(
+    module: Any, inputs: Any, *, name: str, batch: int | None = None, output: str = "", bn: str = ""
+) -> Graph:
     """The forward graph of an nn.Module, with its inputs as samples."""
-    require_torch()
-    everything = _examples(inputs)
-    if isinstance(module, require_torch().nn.Module):
-        check_module(module, name)
-    size = batch or (everything[0].shape[0] if everything and everything[0].ndim else 1)
-    for index, value in enumerate(everything):
+    return captured_module(module, inputs, name=name, batch=batch, output=output, bn=bn)[0]
+
+
+def captured_module(
+    module: Any, inputs: Any, *, name: str, batch: int | None = None, output: str = "", bn: str = ""
+) -> tuple[Graph, Calling]:
+    """The graph, and how the module is called."""
+    if not isinstance(module, require_torch().nn.Module):
+        raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
+    check_module(module, name)
+    check_mode(bn)
+    call, tensors = calling(module, inputs, name, [output], bn)
+    everything = checked_examples(call, tensors)
+    size = batch or everything[0].shape[0]
+    for own, value in zip(call.names, everything, strict=True):
         if (elements := value[0].numel() * size) > MOST_ELEMENTS:
             raise GradletError(
-                f"example input {index} has {elements:,} elements in a batch of {size}; no target "
+                f"example input '{own}' has {elements:,} elements in a batch of {size}; no target "
                 f"holds more than {MOST_ELEMENTS:,}"
             )
     examples = tuple(_first(value, size) for value in everything)
-    program = _export(module, examples, name)
-    importer = _TorchImporter(name, program)
+    importer = _TorchImporter(name, exported(module, call, examples, name))
+    importer.recalibrate = bn == "recalibrate"
     importer.walk()
     samples = {
         target: stack_batches(_array(value), size, f"input '{target}'")
@@ -52,34 +62,13 @@ def capture_module(module: Any, inputs: Any, *, name: str, batch: int | None = N
     graph = canonical(importer.finish(importer.inputs, importer.outputs, samples))
     check_indices(graph)
     inexact = importer.known.inexact or importer.casts or importer.rounded
-    check_against_module(graph, module, examples, rounded=inexact)
-    return graph
+    check_against_module(graph, module, call, examples, rounded=inexact)
+    return graph, call
 
 
 def _array(value: Any) -> Array:
     array: Array = value.detach().numpy()
     return array.astype(np.float32 if value.dtype.is_floating_point else np.int32)
-
-
-def _examples(inputs: Any) -> tuple[Any, ...]:
-    torch = require_torch()
-    examples = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    if not examples:
-        raise GradletError("the model has no example inputs")
-    for index, value in enumerate(examples):
-        if not isinstance(value, torch.Tensor):
-            raise GradletError(
-                f"example input {index} is a {type(value).__name__}; tensors are needed"
-            )
-        refuse_strange(value, f"example input {index}")
-        if not value.dtype.is_floating_point and value.dtype not in (torch.int64, torch.int32):
-            raise GradletError(
-                f"example input {index} has dtype {value.dtype}; floats, or indices of type int64 "
-                f"or int32, are needed"
-            )
-        if value.ndim == 0 or value.numel() == 0:
-            raise GradletError(f"example input {index} has no samples: shape {list(value.shape)}")
-    return tuple(v.float() if v.dtype.is_floating_point else v for v in examples)
 
 
 def _first(value: Any, batch: int) -> Any:
@@ -88,80 +77,73 @@ def _first(value: Any, batch: int) -> Any:
     return require_torch().cat([value] * repeats)[:batch]
 
 
-def _export(module: Any, examples: tuple[Any, ...], name: str) -> Any:
-    torch = require_torch()
-    if not isinstance(module, torch.nn.Module):
-        raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
-    module = copied(module).float().cpu()
-    examples = tuple(value.detach().clone() for value in examples)
-    try:
-        with torch.enable_grad():
-            result = copied(module)(*examples)  # of a copy: a pass may change buffers
-    except FOREIGN as error:
-        shapes = ", ".join(str(list(value.shape)) for value in examples)
-        raise GradletError(
-            f"model '{name}' fails in PyTorch itself on inputs {shapes}: {described(error)}"
-        ) from None
-    check_result(result, name)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with plain_attention():
-                return torch.export.export(module, examples)
-    except FOREIGN as error:
-        raise GradletError(
-            f"torch.export cannot trace model '{name}': {described(error)}\nShapes and control "
-            f"flow must not depend on the data; see the message of `torch.export.export`"
-        ) from None
-
-
 class _TorchImporter(GraphImporter):
     """Walks an exported program; fx nodes stand for graph tensors by name."""
 
     def __init__(self, name: str, program: Any) -> None:
         super().__init__(name)
         self.program = program
+        self.graph = flattened(program)
         self.names: dict[str, Any] = {}  # fx node -> tensor name(s); absent if it was refused
-        self.known = Folder(program)
+        self.known = Folder(self.graph)
         self.inputs: list[str] = []
         self.outputs: list[str] = []
-        self.casts = any(str(n.target).startswith("aten.to.") for n in program.graph.nodes)
-        self.aliases = Aliases(list(program.graph.nodes))
+        self.casts = any(_casts(node) for node in self.graph.nodes)
+        self.aliases = Aliases()
+        self.draws = Draws()
+        self.quiet = False  # whether what is converted is under no_grad
+        self._refused: set[str] = set()  # fx nodes that depend on what was refused
         self._owners: dict[tuple[Any, ...], str] = {}
         self._kept: dict[str, str] = {}  # parameters and buffers, which last from step to step
+        self._detached: dict[str, str] = {}
 
     def walk(self) -> None:
         self._externals()
-        for node in self.program.graph.nodes:
-            if node.op == "call_function":
-                self._call(node)
-            elif node.op == "output":
+        wanted = live(self.graph)
+        for node in self.graph.nodes:
+            if node.op == "output":
                 self._outputs(node.args[0])
-            elif node.op != "placeholder":
-                self.missing.note("", f"{node.op} {node.target}", [], "control flow")
+            elif node.op == "get_attr":
+                self.known.learn(node.name, node.meta[STORED].detach())
+            elif node.op == "call_function" and node.name in wanted:
+                self._call(node)
+            elif node.op == "call_function":
+                self._skip(node)
+
+    def _skip(self, node: Any) -> None:
+        """What leads to no result; its draws count, since masks go by their number."""
+        name, args = op_name(str(node.target)), _positional(node)
+        if name in ("dropout", "dropout_", "feature_dropout", "feature_dropout_"):
+            drawn = bool(args[1] and args[2])
+        else:
+            drawn = bool("scaled_dot_product" in name and args[4]) or name in ("rand", "rand_like")
+            drawn |= name == "bernoulli_" and args[1] < 1
+        if drawn:
+            self.count("dropout")
 
     def _externals(self) -> None:
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
-        for node in self.program.graph.nodes:
+        for node in self.graph.nodes:
             if node.op != "placeholder":
                 continue
-            kind = specs[node.name].kind.name
+            spec = specs[node.meta[OWN_NAME]]
+            kind = spec.kind.name
             if kind == "USER_INPUT":
                 self._input(node)
             else:
-                self._kept[node.name] = specs[node.name].target
-                name = self.names[node.name] = self._stored(specs[node.name].target, kind)
+                self._kept[node.name] = spec.target
+                name = self.names[node.name] = self._stored(spec.target, kind)
                 # a parameter that a module keeps in a dict of its own comes as a constant
                 trained = bool(name) and self.builder.tensors[name].role == "param"
                 if kind != "PARAMETER" and not trained:
-                    self.known.learn(node.name, self._value(specs[node.name].target))
+                    self.known.learn(node.name, self._value(spec.target))
 
     def _input(self, node: Any) -> None:
         shape = node.meta["val"].shape
         if not all(isinstance(extent, int) for extent in shape):
-            raise GradletError(f"input '{node.name}' has a dynamic shape {list(shape)}")
+            raise GradletError(f"input '{node.meta[OWN_NAME]}' has a dynamic shape {list(shape)}")
         dtype = "f32" if node.meta["val"].dtype.is_floating_point else "i32"
-        name = self.builder.model_name(node.name, "input")
+        name = self.builder.model_name(node.meta[OWN_NAME], "input")
         self.names[node.name] = self.builder.external(name, shape, "input", dtype)
         self.inputs.append(name)
 
@@ -186,55 +168,125 @@ class _TorchImporter(GraphImporter):
         return {**self.program.state_dict, **self.program.constants}[target].detach()
 
     def _call(self, node: Any) -> None:
-        self.module = _module_path(node)
+        self.module, self.quiet = _module_path(node), bool(node.meta.get(QUIET))
         target = str(node.target)
         args = _positional(node)
         self._refuse_dynamic(node)
-        shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
         if _counts(node, args) or "_assert" in target:
             return
-        self._refuse_lasting_change(target, args, shapes)
+        shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
+        if in_place(target):
+            self._refuse_lasting_change(target, args, shapes)
         if self.known.fold(node):
-            self.aliases.note(node, target, args[0] if args else None)
+            self.aliases.note(node, target)
+            if in_place(target):  # what was read before has been a constant of its own
+                for name in self._family(node):
+                    self.names.pop(name, None)
+            return
+        if self._drawn(node, target, args, shapes):
             return
         if (kind := _narrow(node)) and not _narrow(args[0] if args else None):
             reason = f"it rounds to {kind}; float32 is supported, so leave out the conversion"
             self.missing.note(self.module, target, shapes, reason)
-        if target == "<built-in function getitem>":
-            self.names[node.name] = self.names[args[0].name][args[1]]
-            self.aliases.note(node, target, args[0])
-            return
+        result = self._converted(node, target, args, shapes)
+        if result is None:
+            self._refused.add(node.name)
+            result = self._stand_in(node.meta.get("val"))
+        self.names[node.name] = result
+        self.aliases.note(node, target)
+        if in_place(target):
+            try:
+                self._overwrite(node)
+            except Unsupported as error:
+                self.missing.note(self.module, target, shapes, f"not supported: {error}")
+
+    def _drawn(self, node: Any, target: str, args: Sequence[Any], shapes: Sequence[str]) -> bool:
         try:
-            result = self.convert(TORCH.get(target), Call(target, args), shapes, list(TORCH))
+            made = self.draws.take(self, node, args)
+        except Unsupported as error:
+            self.missing.note(self.module, target, shapes, f"not supported: {error}")
+            self._refused.add(node.name)
+            made = {node.name: self._stand_in(node.meta.get("val"))}
+        self.names |= made or {}
+        self.rounded |= bool(made)  # PyTorch adds the probability in single precision
+        return made is not None
+
+    def _converted(
+        self, node: Any, target: str, args: Sequence[Any], shapes: Sequence[str]
+    ) -> str | Sequence[str] | None:
+        """The tensors that a node makes; None, and a note, if it cannot be taken over."""
+        if target == "<built-in function getitem>":
+            whole = self.names[args[0].name]
+            part: str = whole[args[1]]
+            return self._without_gradient(args[0], part)
+        handler = TORCH.get(target)
+        before = len(self.missing.lines)
+        lost = any(operand.name in self._refused for operand in node.all_input_nodes)
+        try:
+            result = self.convert(handler, Call(target, args), shapes, list(TORCH))
         except ZeroDivisionError:
             self.missing.note(self.module, target, shapes, "it divides by a constant 0")
             result = None
-        self.names[node.name] = self._stand_in(node.meta.get("val")) if result is None else result
-        self.aliases.note(node, target, args[0] if args else None)
-        if in_place(target) and result is not None:
-            self._overwrite(node, target, shapes)
+        except GradletError:
+            if not lost:
+                raise
+            result = None
+        if lost and handler is not None:  # its own fault or not: nobody can tell
+            del self.missing.lines[before:]
+            return None
+        return result
+
+    def _family(self, node: Any) -> list[str]:
+        root = self.aliases.root(node.name)
+        return [root, *(view.name for view in self.aliases.views.get(root, ()))]
 
     def _refuse_lasting_change(
         self, target: str, args: Sequence[Any], shapes: Sequence[str]
     ) -> None:
         """What a module writes to its own buffers would have to last until the next step."""
         first = getattr(args[0], "name", "") if args else ""
-        if in_place(target) and (owner := self._kept.get(self.aliases.family.get(first, first))):
+        root = self.aliases.root(first)
+        if owner := self._kept.get(root):
             reason = (
                 f"it changes '{owner}' of the model at every step; only the running statistics of "
                 "norms may change. Compute with a copy: .clone()"
             )
             self.missing.note(self.module, target, shapes, f"not supported: {reason}")
-
-    def _overwrite(self, node: Any, target: str, shapes: Sequence[str]) -> None:
-        if stale := self.aliases.stale(node):
-            reason = (
-                f"'{stale}', a view of what it overwrites, is read later; write it out of place"
-            )
+        elif self.quiet and first not in self.known.values and not args[0].meta.get(QUIET):
+            reason = "it overwrites, under no_grad, what has a gradient; overwrite a .clone() of it"
             self.missing.note(self.module, target, shapes, f"not supported: {reason}")
-        for name in self.aliases.overwritten(node):
-            self.names[name] = self.names[node.name]
+
+    def _overwrite(self, node: Any) -> None:
+        """The tensor that a view shows has changed, and with it all other views of it."""
+        root = self.aliases.root(node.name)
+        if root in self._kept or self._refused.intersection(self._family(node)):
+            self._refused.update(self._family(node))
+            return
+        first = next(n for n in self.graph.nodes if n.name == root)
+        value = self.names[node.name]
+        changed = put(self, self._current(first), self.aliases.places(node), value)
+        for name in self._family(node):
             self.known.values.pop(name, None)
+        self.names[root] = changed
+        quiet = self.quiet
+        for view in self.aliases.views[root]:
+            self.quiet = bool(view.meta.get(QUIET))
+            target = str(view.target)
+            if in_place(target):
+                self.names[view.name] = self.names[view.args[0].name]
+            else:
+                again = self._converted(view, target, _positional(view), [])
+                if again is None:
+                    self._refused.add(view.name)
+                self.names[view.name] = again or self._stand_in(view.meta.get("val"))
+        self.quiet = quiet
+
+    def _current(self, node: Any) -> str:
+        """A tensor as it is now, whoever asks."""
+        quiet, self.quiet = self.quiet, False
+        name = self.tensor(node)
+        self.quiet = quiet
+        return name
 
     def _refuse_dynamic(self, node: Any) -> None:
         shape = list(getattr(node.meta.get("val"), "shape", ()))
@@ -250,7 +302,9 @@ class _TorchImporter(GraphImporter):
         if isinstance(value, list | tuple):
             return [self._stand_in(item) for item in value]
         shape = [n if isinstance(n, int) else 1 for n in getattr(value, "shape", ())]
-        return self.builder.external(self.builder.fresh("missing"), shape, "activation")
+        floats = getattr(getattr(value, "dtype", None), "is_floating_point", True)
+        dtype = "f32" if floats else "i32"
+        return self.builder.external(self.builder.fresh("missing"), shape, "activation", dtype)
 
     def _outputs(self, values: Sequence[Any]) -> None:
         self.outputs = [self.tensor(value) for value in values if value is not None]
@@ -258,15 +312,29 @@ class _TorchImporter(GraphImporter):
     def tensor(self, value: Any) -> str:
         name = self.names.get(value.name)
         known = self.known.values.get(value.name)
-        if name not in self.builder.tensors and known is not None and _is_number(known):
-            # whole numbers beside floats count as floats
+        if name not in self.builder.tensors and known is not None and hasattr(known, "dtype"):
+            # whole numbers and masks beside floats count as floats
             self.names[value.name] = name = self.constant(known.float().numpy().copy())
         if not isinstance(name, str) or name not in self.builder.tensors:  # '' is none
-            raise Unsupported(f"operand '{value.name}' is not a floating-point tensor")
-        return name
+            raise Unsupported(f"operand '{value.name}' is no tensor of numbers")
+        return self._without_gradient(value, name)
+
+    def _without_gradient(self, value: Any, name: str) -> str:
+        """What enters no_grad from outside; whatever it was made of there has none anyway."""
+        role = self.builder.tensors[name].role
+        if not self.quiet or value.meta.get(QUIET) or role in ("const", "input", "state"):
+            return name
+        if name not in self._detached:
+            self._detached[name] = self.add("detach", [name])
+        return self._detached[name]
 
     def param(self, value: Any) -> str:
         return self.tensor(value)
+
+    def kind(self, value: Any) -> str:
+        torch = require_torch()
+        dtype = value.meta["val"].dtype if hasattr(value, "meta") else torch.tensor(value).dtype
+        return "bool" if dtype == torch.bool else "float" if dtype.is_floating_point else "int"
 
     def fixed(self, value: Any) -> Array | None:
         if hasattr(value, "meta"):
@@ -288,8 +356,14 @@ def _narrow(node: Any) -> str:
     return str(dtype).removeprefix("torch.") if narrow else ""
 
 
-def _is_number(value: Any) -> bool:
-    return hasattr(value, "dtype") and value.dtype != require_torch().bool
+def _casts(node: Any) -> bool:
+    """Whether a node makes floats of whole numbers, or of floats of another precision: PyTorch
+    makes float32, also where all else is in double precision."""
+    operands = [arg.meta["val"].dtype for arg in _flat(node.args) if _has_shape(arg)]
+    whole = bool(operands) and not any(dtype.is_floating_point for dtype in operands)
+    result = getattr(node.meta.get("val"), "dtype", None)
+    made = whole and result is not None and result.is_floating_point
+    return made or str(node.target).startswith("aten.to.")
 
 
 def _counts(node: Any, args: Sequence[Any]) -> bool:

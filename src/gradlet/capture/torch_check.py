@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.capture.calling import Calling
 from gradlet.capture.user_code import FOREIGN, described
 from gradlet.errors import GradletError, InternalError
 from gradlet.extras import require_torch
@@ -44,10 +45,10 @@ def _as_told(mask: Any, is_causal: bool | None = None, size: int | None = None) 
 
 
 def check_against_module(
-    graph: Graph, module: Any, examples: tuple[Any, ...], *, rounded: bool
+    graph: Graph, module: Any, call: Calling, examples: tuple[Any, ...], *, rounded: bool
 ) -> None:
     """`rounded` says that constants were computed in single precision on the way."""
-    outputs = _module_outputs(module, examples)
+    outputs, single = _module_outputs(module, call, examples, graph.name)
     values = {name: wide(value) for name, value in graph.data.items()}
     values.update({name: wide(value[0]) for name, value in graph.samples.items()})
     if state := dropout_state(graph):
@@ -68,7 +69,7 @@ def check_against_module(
         if error.max() <= 1e-9 * scale:
             continue
         # a result near 0 is the rest of larger terms: what float32 would leave of them tells
-        share = 1.0 if rounded else FLOAT64
+        share = 1.0 if rounded or single else FLOAT64
         if not agrees_forward(graph, start, {name: expected}, share=share):
             raise InternalError(
                 f"the captured graph of '{graph.name}' does not compute what the module computes "
@@ -103,18 +104,71 @@ def same_epsilon(module: Any) -> None:
             part.eps = torch.finfo(torch.float32).eps
 
 
-def _module_outputs(module: Any, examples: tuple[Any, ...]) -> list[Any]:
+def _module_outputs(
+    module: Any, call: Calling, examples: tuple[Any, ...], name: str
+) -> tuple[list[Any], bool]:
+    """What the module computes, and whether in single precision. Some only take tensors of the type
+    that they make themselves, which is the default one or float32 whatever it is."""
     torch = require_torch()
-    module = copied(module).float().double().cpu()  # the weights are taken over as float32
+    default = torch.get_default_dtype()
+    attempts = ((torch.float64, default), (torch.float64, torch.float64), (torch.float32, default))
+    for dtype, made in attempts:
+        torch.set_default_dtype(made)
+        try:
+            return _passes(module, call, examples, name, dtype), dtype == torch.float32
+        except GradletError:
+            raise
+        except FOREIGN as error:
+            failure = described(error)
+        finally:
+            torch.set_default_dtype(default)
+    raise GradletError(f"model '{name}' fails in PyTorch itself in its second pass: {failure}")
+
+
+def _passes(
+    module: Any, call: Calling, examples: tuple[Any, ...], name: str, dtype: Any
+) -> list[Any]:
+    """The results of a pass, which those of a second one have to be as well."""
+    torch = require_torch()
+    module = copied(module).float().to(dtype).cpu()  # the weights are taken over as float32
     same_epsilon(module)
     for part in module.modules():
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):
             part.eval()
-    inputs = [v.detach().double() if v.dtype.is_floating_point else v for v in examples]
+    inputs = [v.detach().to(dtype) if v.dtype.is_floating_point else v for v in examples]
+    buffers = {path: buffer.clone() for path, buffer in module.named_buffers()}
     with torch.no_grad(), plain_attention(), _without_dropout():
-        result = module(*inputs)
-    outputs = result if isinstance(result, tuple | list) else (result,)
-    return [output for output in outputs if output is not None]
+        first = call(module, inputs)
+        for path, buffer in module.named_buffers():  # a graph has what becomes of these
+            buffer.copy_(buffers.get(path, buffer))
+        before = _plain_attributes(module)
+        again = call(module, inputs)
+    if not _alike(first, again):
+        changed = [n for n, v in _plain_attributes(module).items() if before.get(n) != v]
+        listed = f" (such as {', '.join(changed[:4])})" if changed else ""
+        raise GradletError(
+            f"model '{name}' computes something else in its second pass from the same inputs: it "
+            f"keeps values of its own from pass to pass{listed}. The program would compute every "
+            f"pass as the first; leave them out, or keep them in buffers"
+        )
+    return first
+
+
+def _alike(first: list[Any], again: list[Any]) -> bool:
+    if [tuple(value.shape) for value in first] != [tuple(value.shape) for value in again]:
+        return False
+    close = require_torch().allclose
+    return all(close(a, b, rtol=1e-9, equal_nan=True) for a, b in zip(first, again, strict=True))
+
+
+def _plain_attributes(module: Any) -> dict[str, Any]:
+    """Numbers and words that a module keeps, by their paths."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, int | float | str)
+    }
 
 
 def _without_dropout() -> Any:
@@ -123,14 +177,27 @@ def _without_dropout() -> Any:
 
     torch = require_torch()
 
+    drawn: dict[int, Any] = {}  # by address; rounded down after an offset they decide: not here
+
+    def noted(value: Any) -> Any:
+        drawn[value.data_ptr()] = value
+        return value
+
     class KeepAll(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if func is torch.ops.aten.bernoulli_.float:
-                return args[0].fill_(args[1])  # PyTorch divides the draws by what stays on average
+                keep = args[1] if len(args) > 1 else 0.5
+                return args[0].fill_(keep)  # PyTorch divides the draws by what stays on average
             if func is torch.ops.aten.native_dropout.default:
                 return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-            return func(*args, **(kwargs or {}))
+            if func in (torch.ops.aten.rand.default, torch.ops.aten.rand_like.default):
+                return noted(func(*args, **(kwargs or {})).zero_())
+            known = any(a.data_ptr() in drawn for a in args if isinstance(a, torch.Tensor))
+            if known and func._opname in ("floor", "floor_"):
+                return args[0]
+            result = func(*args, **(kwargs or {}))
+            return noted(result) if known and func._opname in ("add", "add_") else result
 
     return KeepAll()

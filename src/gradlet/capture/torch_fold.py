@@ -11,16 +11,19 @@ from typing import Any
 from gradlet.extras import require_torch
 
 # These read no more of their first operand than its shape and type.
-_LIKE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+_LIKE = (
+    *("zeros_like", "ones_like", "full_like", "empty_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+)
 
 
 class Folder:
     """Values by the name of their fx node."""
 
-    def __init__(self, program: Any) -> None:
+    def __init__(self, graph: Any) -> None:
         self.values: dict[str, Any] = {}
         self.inexact = False  # whether a float was computed: in double precision it differs
-        self._changing = _changed_in_place(program)
+        self._changing = _changed_in_place(graph)
 
     def learn(self, name: str, value: Any) -> None:
         """A stored tensor that is not trained; one that a pass changes is no constant."""
@@ -61,11 +64,11 @@ class Folder:
         return all(operand.name in self.values for operand in node.all_input_nodes)
 
 
-def _changed_in_place(program: Any) -> set[str]:
+def _changed_in_place(graph: Any) -> set[str]:
     """Names of operands that some operation writes to."""
     changed = set()
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if node.op == "call_function" and schema is not None and schema.is_mutable and node.args:
             changed.add(getattr(node.args[0], "name", ""))
-    return {node.name for node in program.graph.nodes if node.op == "placeholder"} & changed
+    return {node.name for node in graph.nodes if node.op == "placeholder"} & changed

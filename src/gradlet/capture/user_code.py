@@ -38,6 +38,7 @@ def refuse_strange(value: Any, what: str) -> None:
 def check_module(module: Any, name: str) -> None:
     """Parameters and buffers that can be taken over."""
     torch = require_torch()
+    _refuse_gradient_hooks(module, name)
     total = 0
     for kind, items in (
         ("parameter", module.named_parameters()),
@@ -60,32 +61,14 @@ def check_module(module: Any, name: str) -> None:
         )
 
 
-def check_result(result: Any, name: str) -> None:
-    """A loss is computed from one tensor; what else a model may return is named."""
-    torch = require_torch()
-    if isinstance(result, tuple | list) and result:
-        if len(result) == 1:
-            check_result(result[0], name)
-            return
-        for value in result:
-            if value is not None and not isinstance(value, torch.Tensor):
-                _refuse(type(value).__name__, "a part of its result", name)
-            if isinstance(value, torch.Tensor):
-                refuse_strange(value, f"a result of model '{name}'")
-        return
-    if not isinstance(result, torch.Tensor):
-        held = list(result) if isinstance(result, dict) else list(getattr(result, "__dict__", {}))
-        listed = f" with {', '.join(map(str, held[:8]))}" if held else ""
-        _refuse(f"{type(result).__name__}{listed}", "its result", name)
-    refuse_strange(result, f"the result of model '{name}'")
-    if not result.dtype.is_floating_point:
-        raise GradletError(
-            f"model '{name}' returns {result.dtype}; a loss needs scores in floating point"
-        )
-
-
-def _refuse(kind: str, what: str, name: str) -> None:
-    raise GradletError(
-        f"model '{name}' returns a {kind} as {what}; a loss needs one tensor. Wrap it: "
-        f"a module whose forward returns that tensor alone, such as `return self.model(x).logits`"
-    )
+def _refuse_gradient_hooks(module: Any, name: str) -> None:
+    """They change gradients in PyTorch, and no captured graph shows them."""
+    parts = [(f"module '{path}'", part) for path, part in module.named_modules()]
+    held = [*parts, *((f"parameter '{path}'", p) for path, p in module.named_parameters())]
+    kinds = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
+    for what, owner in held:
+        if any(getattr(owner, kind, None) for kind in kinds):
+            raise GradletError(
+                f"{what} of '{name}' has a hook that is called with gradients; the program would "
+                f"not call it. Take it off (`handle.remove()`) or write what it does into forward"
+            )
