@@ -28,7 +28,8 @@ from gradlet.cli_errors import BAD_USE, CHECK_FAILED, DONE, _invoke
 from tests.bad_models import MODELS
 
 GOOD = {"net", "out_half", "prints", "keeps_attribute", "keeps_buffer", "keeps_list", "keeps_dict"}
-GOOD |= {"two_sizes", "weight_huge", "out_numpy", "plain_module"}
+GOOD |= {"two_sizes", "weight_huge", "out_numpy", "plain_module", "out_list", "out_nested"}
+GOOD |= {"out_dict", "out_dict_int", "out_dataclass"}
 """May be built all the same: not every one of them is wrong for everybody."""
 
 NUMBERS: tuple[str, ...] = (

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from gradlet.builder import GraphBuilder
-from gradlet.graph import Array, Graph, Site
+from gradlet.graph import Array, Graph, Shape, Site
 from gradlet.ops import OPS
-from gradlet.ops.base import Op
+from gradlet.ops.base import Op, integer
 from gradlet.ops.losses import LOSSES, WEIGHTED_BY
 from gradlet.ops.tiling import Box
 from gradlet.recipe import Recipe
@@ -25,14 +25,23 @@ def operands(case: Case, seed: int = 0) -> list[Array]:
     generator = np.random.default_rng(seed)
     values: list[Array] = []
     for index, shape in enumerate(case.shapes):
-        if case.labels and index == 1:
-            values.append(generator.integers(0, case.labels, shape).astype(np.int32))
+        if case.labels and index in case.integers:
+            values.append(_labels(case, shape, generator))
         else:
             drawn = generator.standard_normal(shape) * case.scale
+            drawn = np.rint(drawn) if case.whole else drawn
             weights = case.op in WEIGHTED_BY and index == 2  # of classes, or of positive targets
             positive = case.positive or weights
             values.append((np.abs(drawn) + 0.1 if positive else drawn).astype(np.float32))
     return values
+
+
+def _labels(case: Case, shape: Shape, generator: np.random.Generator) -> Array:
+    if not case.distinct:
+        return generator.integers(0, case.labels, shape).astype(np.int32)
+    axis = integer(case.attrs, "axis")
+    all_of_them = generator.random((*shape[:axis], case.labels, *shape[axis + 1 :])).argsort(axis)
+    return all_of_them.take(range(shape[axis]), axis).astype(np.int32)
 
 
 def op_graph(case: Case, seed: int = 0) -> Graph:
@@ -45,6 +54,12 @@ def op_graph(case: Case, seed: int = 0) -> Graph:
         dtype = "i32" if value.dtype == np.int32 else "f32"
         names.append(builder.value(f"p{index}", value, role, dtype))
     outputs = builder.add_many(case.op, names, case.attrs)
+    if OPS[case.op].stops:  # something has to learn
+        numbers = outputs[0]
+        if builder.tensors[numbers].dtype == "i32":
+            numbers = builder.add("number", [numbers])
+        beside = builder.value("beside", np.ones(builder.tensors[numbers].shape), "param")
+        outputs = (builder.add("add", [beside, numbers]),)
     learnt = [outputs[index] for index in case.learnt]
     output = learnt[0] if len(learnt) == 1 else builder.add("concat", learnt, {"axis": 0})
     return Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})

@@ -241,6 +241,24 @@ def activation(net: RandomModule, shape: tuple[int, ...]) -> Function:
 
 
 @kind(MAPS, ROWS, ANY)
+def by_masks(net: RandomModule, shape: tuple[int, ...]) -> Function:
+    """What data and weights say is chosen, replaced, counted."""
+    edge = net.weight(*shape[net.chance.randrange(1, len(shape)) :])
+    chosen: Function = net.chance.choice(
+        (
+            lambda x: torch.where(x > edge(), x, 0.2 * x),
+            lambda x: torch.where(x < edge(), edge(), x),
+            lambda x: x.masked_fill((x > 0.1) & ~(x > edge()), 0.3),
+            lambda x: x * ((x >= edge()) | (x < -0.5)),
+            lambda x: x + 0.1 * (x > edge()).cumsum(-1),
+            lambda x: torch.clamp(x, min=edge()) * (x > 0).any(-1, keepdim=True),
+            lambda x: x - (2 * x).round().detach() / 2 + (x.floor() - x).detach(),
+        )
+    )
+    return chosen
+
+
+@kind(MAPS, ROWS, ANY)
 def by_broadcasting(net: RandomModule, shape: tuple[int, ...]) -> Function:
     """A parameter that repeats along some dimensions, added or multiplied."""
     own = tuple(n if net.chance.random() < 0.6 else 1 for n in (1, *shape[1:]))

@@ -111,6 +111,20 @@ def test_the_graph_checker_uses_nothing_of_the_builders() -> None:
     )
 
 
+def test_the_onnx_oracle_uses_nothing_of_capture() -> None:
+    """It stands for the file: no op of ours, no walk over nodes that capture shares."""
+    files = sorted((SOURCE / "capture" / "onnx_oracle").glob("*.py"))
+    used = {name for path in files for name in imports(path) if name.startswith("gradlet.")}
+    foreign = {name for name in used if not name.startswith("gradlet.capture.onnx_oracle")}
+    assert files
+    assert foreign <= {
+        "gradlet.capture.record_modes",
+        "gradlet.capture.record_modes.Refused",
+        *("gradlet.extras", "gradlet.extras.require_onnx", "gradlet.extras.require_torch"),
+        *("gradlet.graph", "gradlet.graph.Array"),
+    }
+
+
 def test_files_stay_short() -> None:
     for path in tracked("*.py", "*.c", "*.h", "*.j2"):
         assert len(path.read_text().splitlines()) <= 450, path

@@ -85,8 +85,15 @@ def test_an_index_outside_of_the_table(tmp_path: Path) -> None:
     project = gradlet.build(module, tmp_path / "p", inputs=torch.tensor([[1, 4]]), batch=1)
     for index in (5, -1, 2**31 - 1, -(2**31)):
         samples = {project.plan.graph.inputs[0]: np.array([[[2, index]]], np.int32)}
-        assert np.isnan(host.run(project, samples=samples).loss[0])
-        assert np.isnan(sim.run(project, samples=samples, sanitize=True).loss[0])
+        runs = [
+            host.run(project, samples=samples, states=True),
+            sim.run(project, samples=samples, states=True, sanitize=True),
+        ]
+        for run in runs:
+            assert np.isnan(run.loss[0])
+            assert np.isnan(run.states[0][project.plan.graph.outputs[0]]).all()
+            for name in project.plan.graph.trained:
+                np.testing.assert_array_equal(run.states[0][name], project.plan.graph.data[name])
 
 
 @pytest.mark.parametrize(

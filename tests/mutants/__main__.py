@@ -8,12 +8,23 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from tests.mutants.campaign import GROUPS, Campaign, counted, run_campaign
+from tests.mutants.campaign import GROUPS, Campaign, Result, counted, run_campaign
 from tests.mutants.models import SUBJECTS
+
+
+def summary(seed: int, results: Sequence[Result]) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "kinds": dict(sorted(Counter(result.kind for result in results).items())),
+        "groups": counted(results),
+        "mutations": [result.to_json() for result in results],
+    }
 
 
 def main() -> int:
@@ -28,25 +39,20 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="gradlet-mutants-") as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # nothing faulty stays in the user's cache
-        results = run_campaign(
+        turns = run_campaign(
             Campaign(options.seed, options.model or ()),
             options.count,
             options.jobs,
             lambda text: print(text, file=sys.stderr, flush=True),
             options.group or list(GROUPS),
         )
-    kinds = Counter(result.kind for result in results)
-    document = {
-        "seed": options.seed,
-        "kinds": dict(sorted(kinds.items())),
-        "groups": counted(results),
-        "mutations": [result.to_json() for result in results],
-    }
-    if options.json:
-        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+        for results in turns:
+            document = summary(options.seed, results)
+            if options.json:
+                Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+                Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps({key: document[key] for key in ("seed", "kinds", "groups")}, indent=1))
-    return 1 if kinds["missed"] else 0
+    return 1 if document["kinds"].get("missed") else 0
 
 
 if __name__ == "__main__":

@@ -103,9 +103,10 @@ class Campaign:
         return found
 
     def run(self, group: str, site: Site) -> Result:
-        """Try models that reach the place until one has another program because of it."""
+        """Try models that reach the place until one computes something else because of it."""
         names = self._reaching(site)
         random.Random(str(site)).shuffle(names)
+        found = Result(group, site, ", ".join(names[:4]), "unseen", "the program is the same")
         for subject in names[:4]:
             base = self.baselines[subject]
             with tempfile.TemporaryDirectory() as place:
@@ -114,8 +115,10 @@ class Campaign:
             if outcome.error:
                 return Result(group, site, subject, "refused", outcome.error)
             if outcome.program != base.program:
-                return self._judged(group, site, subject, outcome)
-        return Result(group, site, ", ".join(names[:4]), "unseen", "the program is the same")
+                found = self._judged(group, site, subject, outcome)
+            if found.kind in ("caught", "missed"):
+                break
+        return found
 
     def _judged(self, group: str, site: Site, subject: str, outcome: Outcome) -> Result:
         if not outcome.passed:
@@ -129,11 +132,12 @@ def change_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     """The largest change of any value, as a share of the largest value beside it."""
     if before.keys() != after.keys():
         return float("inf")
-    worst = 0.0
+    worst, largest = 0.0, max(float(np.abs(value).max(initial=0.0)) for value in before.values())
     for name, value in before.items():
         if value.shape != after[name].shape:
             return float("inf")
-        scale = max(float(np.abs(value).max(initial=0.0)), 1e-30)
+        # what is 0 in exact arithmetic, as the gradient of the bias of keys, is rounding alone
+        scale = max(float(np.abs(value).max(initial=0.0)), 1e-5 * largest, 1e-30)
         moved = np.abs(np.asarray(after[name], np.float64) - value).max(initial=0.0)
         worst = max(worst, float(moved / scale) if np.isfinite(moved) else float("inf"))
     return worst
@@ -145,8 +149,9 @@ def run_campaign(
     jobs: int,
     told: Callable[[str], None],
     groups: Sequence[str],
-) -> list[Result]:
-    """Mutate until `count` of them have changed a program, the groups taking turns."""
+) -> Iterator[list[Result]]:
+    """Mutate until `count` of them have changed a program, the groups taking turns; all that was
+    found, after each turn."""
     campaign.prepare(jobs, told)
     results: list[Result] = []
     chosen = [group for group in groups if campaign.candidates[group]]
@@ -156,7 +161,7 @@ def run_campaign(
             for result in pool.map(lambda pair: campaign.run(*pair), batch):
                 results.append(result)
                 told(f"{result.kind:10} {result.group}: {result.site}  {result.reason}")
-    return results
+            yield results
 
 
 def counted(results: Sequence[Result]) -> dict[str, dict[str, int]]:

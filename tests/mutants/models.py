@@ -52,5 +52,5 @@ SUBJECTS: Mapping[str, Subject] = {
     "cluster mobilenets": Subject("mobilenets", {}, cluster("12k")),
     "cluster recurrent": Subject("recurrent", {"optimizer": "adam"}, cluster("16k")),
     "cluster vision": Subject("vision_transformer", {"clip_norm": 1.0}, cluster("16k")),
-    "cluster odd": Subject("odd", {}, cluster("16k")),
+    "cluster odd": Subject("odd", {}, cluster("16k", batch=2)),
 }

@@ -52,3 +52,5 @@ def test_a_change_is_measured_against_the_largest_value() -> None:
     assert change_of(before, {"w": np.array([1.0, 101.0])}) == pytest.approx(0.01)
     assert change_of(before, {"v": np.array([1.0])}) == float("inf")
     assert change_of(before, {"w": np.array([1.0, np.nan])}) == float("inf")
+    exact_zero = {"w": np.array([1.0]), "bias of keys": np.array([1e-9])}
+    assert change_of(exact_zero, {**exact_zero, "bias of keys": np.array([-1e-9])}) < 1e-3

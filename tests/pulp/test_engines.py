@@ -16,7 +16,8 @@ from gradlet import compiler
 from gradlet import target as targets
 from gradlet.compiler import build_program
 from gradlet.emit import golden as emitted_golden
-from gradlet.emit.project import RUNTIME, STARTUP, Project, emit
+from gradlet.emit.project import RUNTIME, Project, emit
+from gradlet.emit.view import STARTUP
 from gradlet.engines import device, host, sim
 from gradlet.errors import GradletError
 from gradlet.plan import Options, plan

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradlet.compiler import build_program
-from gradlet.emit.project import RUNTIME, STARTUP, _render
+from gradlet.emit.project import RUNTIME, _render
+from gradlet.emit.view import STARTUP
 from gradlet.target import Target
 
 
