@@ -108,7 +108,7 @@ def test_the_golden_program_passes_either_way(
     assert tool is not None
     if builder == "make":
         options = [f"CC={' '.join(tool.command)}", "CFLAGS=-O1", f"PYTHON={sys.executable}"]
-        commands = [["make", "golden", *options, *way]]
+        commands = [["make", "--no-print-directory", "golden", *options, *way]]
     else:
         option = f"-DGL_WEIGHTS_IN_C={'ON' if way else 'OFF'}"
         commands = [

@@ -174,11 +174,11 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
         "node '/stem/Conv' (Conv): module 'stem': conv2d(x: f32[1,3,8,8], w: f32[4,2,3,3]): "
         "3 input channels, but the weights take 2 x 1",
     ),
-    "three dimensions": (
-        lambda: _conv([1, 3, 8, 8, 8], random(4, 3, 3, 3, 3)),
+    "four dimensions": (
+        lambda: _conv([1, 3, 4, 4, 4, 4], random(4, 3, 3, 3, 3, 3)),
         None,
-        "module 'stem': Conv on x [1, 3, 8, 8, 8], w [4, 3, 3, 3, 3]: not supported: convolution "
-        "over other",
+        "module 'stem': Conv on x [1, 3, 4, 4, 4, 4], w [4, 3, 3, 3, 3, 3]: not supported: "
+        "convolution over other",
     ),
     "malformed pads": (
         lambda: _conv([1, 3, 8, 8], random(4, 3, 3, 3), pads=[1, 1]),
@@ -215,10 +215,12 @@ REFUSALS: dict[str, tuple[Callable[[], Any], int | None, str]] = {
         None,
         "not supported: Resize of a region of interest",
     ),
-    "global pooling of volumes": (
-        lambda: build_model([make("GlobalAveragePool", ["x"], ["y"])], {"x": [1, 3, 4, 4, 4]}),
+    "pooling of four dimensions": (
+        lambda: build_model(
+            [make("MaxPool", ["x"], ["y"], kernel_shape=[2, 2, 2, 2])], {"x": [1, 3, 4, 4, 4, 4]}
+        ),
         None,
-        "GlobalAveragePool on x [1, 3, 4, 4, 4]: not supported: pooling over other than one or two",
+        "MaxPool on x [1, 3, 4, 4, 4, 4]: not supported: pooling over other than one",
     ),
     "Gemm of three dimensions": (
         lambda: build_model([make("Gemm", ["x", "x"], ["y"])], {"x": [2, 3, 3]}),

@@ -17,9 +17,10 @@ from gradlet.ops.dropout import bernoulli
 
 @dataclass(frozen=True)
 class Draw:
-    """Numbers from `offset` to 1 more, of the layer of dropout with this number, under all names
-    that their tensor has."""
+    """Numbers from `offset` to 1 more, made by `source`, of the layer of dropout with this number,
+    under all names that their tensor has."""
 
+    source: str
     salt: int
     offset: float
     names: tuple[str, ...]
@@ -35,7 +36,7 @@ class Draws:
         """None if a node has nothing to do with draws; else the tensors that are made of them."""
         name = op_name(str(node.target))
         if name in ("rand", "rand_like"):
-            self.found[node.name] = Draw(imp.count("dropout"), 0.0, (node.name,))
+            self.found[node.name] = Draw(str(node.target), imp.count("dropout"), 0.0, (node.name,))
             return {}
         first = next(
             (self.found[n.name] for n in node.all_input_nodes if n.name in self.found), None
@@ -44,11 +45,14 @@ class Draws:
             return None
         names = (*first.names, node.name) if name.endswith("_") else (node.name,)
         if name in ("add", "add_") and isinstance(args[1], int | float):
-            moved = Draw(first.salt, first.offset + args[1], names)
+            moved = Draw(first.source, first.salt, first.offset + args[1], names)
             self.found |= dict.fromkeys(names, moved)
             return {}
         if name not in ("floor", "floor_"):
-            raise imp.unsupported("random numbers, other than for dropout and stochastic depth")
+            raise imp.unsupported(
+                f"random numbers, here of {first.source}; those of dropout and stochastic depth, "
+                "floor(keep + rand), are"
+            )
         made = bernoulli(imp, tuple(node.meta["val"].shape), first.offset, first.salt)
         for own in names:
             self.found.pop(own, None)
