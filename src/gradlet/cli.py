@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -19,25 +19,16 @@ from rich.text import Text
 
 import gradlet
 from gradlet import cli_bench, cli_tune, interrupt
-from gradlet import doctor as doctor_module
 from gradlet import target as targets
-from gradlet.api import ENGINES, Captured, Request
-from gradlet.capture.layout import check_layout
 from gradlet.cli_errors import fail, guarded, json_output, run_app, stderr
 from gradlet.cli_options import ModelOptions, settings, with_model_options
-from gradlet.emit.folder import listing
-from gradlet.emit.install import refuse_foreign
-from gradlet.emit.view import parameter_count
-from gradlet.engines.costs import run_json, show_run
-from gradlet.files import write_output
-from gradlet.plan import Options, Plan
-from gradlet.report import memory_report
-from gradlet.report.svg import is_svg
-from gradlet.report.table import is_csv
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.terminal import console, plain
-from gradlet.tune import Settings
-from gradlet.verify import Verdict
+
+if TYPE_CHECKING:  # a command imports what it needs, so that `gradlet --help` answers at once
+    from gradlet.api import Captured, Request
+    from gradlet.plan import Plan
+    from gradlet.verify import Verdict
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,6 +78,8 @@ def build(
     json_: Json = False,
 ) -> None:
     """Turn a model into a C project that trains it."""
+    from gradlet.emit.install import refuse_foreign
+
     refuse_foreign(folder, force=force)
     request, captured = _captured(options)
     plan = _planned(request, captured)
@@ -110,6 +103,11 @@ def memory(
 
     Also for a model that does not fit.
     """
+    from gradlet.files import write_output
+    from gradlet.report import memory_report
+    from gradlet.report.svg import is_svg
+    from gradlet.report.table import is_csv
+
     report = memory_report(_planned(*_captured(options), fit=False))
     for path, text, ours in ((csv, report.csv, is_csv), (svg, report.svg, is_svg)):
         if path is not None:
@@ -118,6 +116,10 @@ def memory(
 
 
 def _captured(options: ModelOptions) -> tuple[Request, Captured]:
+    from gradlet.api import Request
+    from gradlet.capture.layout import check_layout
+    from gradlet.plan import Options
+
     check_layout(options.layout)
     request = Request(
         options.model,
@@ -144,13 +146,15 @@ def _planned(request: Request, captured: Captured, *, fit: bool = True) -> Plan:
 def run(
     project: Folder,
     engine: Annotated[
-        str | None, typer.Option(help=f"{', '.join(ENGINES)}.  [default: the target's own]")
+        str | None, typer.Option(help="sim, gvsoc or host.  [default: the target's own]")
     ] = None,
     steps: Annotated[int, typer.Option(help="Training steps.")] = 5,
     gvsoc: Annotated[Path | None, typer.Option(help="GVSoC's command or folder.")] = None,
     json_: Json = False,
 ) -> None:
     """Train for some steps on the project's own samples."""
+    from gradlet.engines.costs import run_json, show_run
+
     loaded = gradlet.load(project)
     engine = engine or loaded.plan.target.engine
     options = {"gvsoc": gvsoc} if engine == "gvsoc" else {}
@@ -201,7 +205,7 @@ def tune(
     cores: Annotated[int | None, typer.Option(help="For a layer.")] = None,
     l1: Annotated[str | None, typer.Option(help="For a layer: size of L1.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="For a layer: KEY=VALUE.")] = None,
-    keep: cli_tune.Keep = Settings.keep,
+    keep: cli_tune.Keep = cli_tune.KEEP,
     exhaustive: cli_tune.Exhaustive = False,
     jobs: cli_tune.Jobs = 0,
     dask: cli_tune.Dask = "",
@@ -212,8 +216,7 @@ def tune(
     options = {"in": in_, "out-channels": out_channels, "kernel": kernel, "stride": stride}
     options |= {"out": out, "pad": pad, "groups": groups, "step": step}
     device = {"target": target, "cores": cores, "l1": l1, "set": set_}
-    rounds = min(Settings.rounds, Settings.rounds * keep // Settings.keep)  # few, if few are kept
-    chosen = Settings(keep=keep, rounds=rounds, exhaustive=exhaustive)
+    chosen = cli_tune.settings_of(keep, exhaustive)
     result = cli_tune.tune_command(project, layer, options, device, chosen, jobs, dask, force)
     value = result.to_json()
     _show(json_, value, lambda: cli_tune.show(value))
@@ -250,7 +253,9 @@ def sim(
 @command
 def doctor(json_: Json = False) -> int:
     """Say what this machine has, and what is missing for which verb."""
-    findings = doctor_module.examine()
+    from gradlet import doctor
+
+    findings = doctor.examine()
 
     def show() -> None:
         table = Table(box=None)
@@ -284,6 +289,8 @@ def _show(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> Non
 
 
 def _note_changes(changes: Sequence[str]) -> None:
+    from gradlet.emit.folder import listing
+
     if changes:
         stderr.print(
             f"note: this is not the project that was built: {listing(changes)}. It runs as it is",
@@ -294,6 +301,8 @@ def _note_changes(changes: Sequence[str]) -> None:
 
 
 def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
+    from gradlet.emit.view import parameter_count
+
     return {
         "project": str(folder),
         "model": plan.graph.name,
@@ -310,6 +319,8 @@ def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
 
 
 def _build_table(folder: Path, plan: Plan) -> None:
+    from gradlet.emit.view import parameter_count
+
     macs = plan.macs()
     table = Table(box=None, show_header=False)
     model = f"{plan.graph.name}: {parameter_count(plan):,} parameters"
@@ -344,6 +355,8 @@ def _build_table(folder: Path, plan: Plan) -> None:
 
 
 def _verdict_table(verdict: Verdict) -> None:
+    from gradlet.emit.folder import listing
+
     table = Table(box=None)
     for column in ("tensor", "role", "module", "max error", "relative", "of tolerance"):
         table.add_column(column)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from gradlet import bench
 from gradlet import target as targets
 from gradlet.cli_errors import json_output, stderr
 from gradlet.cli_options import settings
 from gradlet.errors import GradletError
 
+if TYPE_CHECKING:
+    from gradlet.bench import Case, Report
+
+ALIGNMENTS = 8
+"""As gradlet.bench has it; to ask that would load all of it for a line of help."""
 TargetName = Annotated[str, typer.Option("--target", help="A device: a name or a .toml file.")]
 Cores = Annotated[int | None, typer.Option(help="Cores of the cluster.")]
 L1 = Annotated[str | None, typer.Option(help="Size of L1, such as 128k.")]
@@ -22,7 +26,7 @@ Dtype = Annotated[str, typer.Option(help="f32.")]
 Update = Annotated[str, typer.Option(help="Fused into the store: sgd, momentum or sum.")]
 Alignments = Annotated[int, typer.Option(help="Places of the code to take the median over.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Step = Annotated[str, typer.Option(help=f"{', '.join(bench.STEPS)}.")]
+Step = Annotated[str, typer.Option(help="forward, weight_grad or input_grad.")]
 Batch = Annotated[int, typer.Option(help="Samples.")]
 
 
@@ -37,10 +41,12 @@ def gemm(
     cores: Cores = None,
     l1: L1 = None,
     set_: Set = None,
-    alignments: Alignments = bench.ALIGNMENTS,
+    alignments: Alignments = ALIGNMENTS,
     json_: Json = False,
 ) -> int:
     """Measure a matrix product with every kernel that computes it."""
+    from gradlet import bench
+
     device = _device(target, cores, l1, set_, dtype)
     return _show(bench.gemm(m, n, k, layout, update), device, alignments, json_)
 
@@ -62,10 +68,12 @@ def conv2d(
     cores: Cores = None,
     l1: L1 = None,
     set_: Set = None,
-    alignments: Alignments = bench.ALIGNMENTS,
+    alignments: Alignments = ALIGNMENTS,
     json_: Json = False,
 ) -> int:
     """Measure one step of a convolution with every kernel that computes it."""
+    from gradlet import bench
+
     device = _device(target, cores, l1, set_, dtype)
     image = numbers("--in", shape, (3,), 1, "CxHxW, such as 16x32x32")
     size = numbers("--kernel", kernel, (1, 2), 1, "K or HxW, such as 3 or 10x4")
@@ -101,10 +109,12 @@ def linear(
     cores: Cores = None,
     l1: L1 = None,
     set_: Set = None,
-    alignments: Alignments = bench.ALIGNMENTS,
+    alignments: Alignments = ALIGNMENTS,
     json_: Json = False,
 ) -> int:
     """Measure one step of a fully connected layer with every kernel that computes it."""
+    from gradlet import bench
+
     device = _device(target, cores, l1, set_, dtype)
     case = bench.linear(in_features, out_features, batch, step, update)
     return _show(case, device, alignments, json_)
@@ -129,7 +139,9 @@ def numbers(
     return tuple(int(part) for part in parts)
 
 
-def _show(case: bench.Case, device: targets.Target, alignments: int, as_json: bool) -> int:
+def _show(case: Case, device: targets.Target, alignments: int, as_json: bool) -> int:
+    from gradlet import bench
+
     if alignments < 1:
         raise GradletError(f"--alignments {alignments}: it must be 1 or more")
     with stderr.status(Text(case.label)) as status:
@@ -141,7 +153,7 @@ def _show(case: bench.Case, device: targets.Target, alignments: int, as_json: bo
     return 0 if report.passed else 1
 
 
-def _tables(report: bench.Report) -> None:
+def _tables(report: Report) -> None:
     """One line per kernel, however long: it is there to be compared and copied."""
     case = report.case
     print(f"{case.label}: {case.macs:,} multiply-adds on {report.target.cores} cores")

@@ -14,9 +14,10 @@ import typer
 
 from gradlet import target as targets
 from gradlet.errors import GradletError
-from gradlet.ops.losses import LOSSES
 from gradlet.recipe import Recipe, parse_loss
 
+LOSSES = "cross_entropy, nll, mse, l1, huber, smooth_l1, berhu, bce_with_logits"
+"""As gradlet.ops.losses has them; to ask that would load every op for a line of help."""
 OF_RECIPE = (
     "optimizer",
     "lr",
@@ -47,7 +48,7 @@ class ModelOptions:
     ] = None
     loss: Annotated[
         str | None,
-        typer.Option(help=f"NAME[:OPTION=VALUE,...], one of {', '.join(LOSSES)}."),
+        typer.Option(help=f"NAME[:OPTION=VALUE,...], one of {LOSSES}."),
     ] = None
     optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None
     lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None

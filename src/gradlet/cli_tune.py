@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,11 +17,15 @@ from gradlet.cli_errors import stderr
 from gradlet.cli_options import settings
 from gradlet.errors import GradletError
 from gradlet.terminal import console, plain
-from gradlet.tune import Settings
-from gradlet.tuning import Tuning, tune_project
-from gradlet.tuning_layer import LayerTuning, tune_layer
+
+if TYPE_CHECKING:
+    from gradlet.tune import Settings
+    from gradlet.tuning import Tuning
+    from gradlet.tuning_layer import LayerTuning
 
 SHOWN = 20
+KEEP = 12
+"""As gradlet.tune.Settings has it; to ask that would load all of it for a line of help."""
 LAYERS = {"conv2d": ("in", "out-channels", "kernel", "step"), "linear": ("in", "out", "step")}
 """With what each of them needs."""
 
@@ -35,6 +39,14 @@ Dask = Annotated[str, typer.Option(help="A Dask scheduler, tcp://HOST:PORT, inst
 Layer = Annotated[str, typer.Option(help="Tune one layer instead of a project: conv2d or linear.")]
 
 
+def settings_of(keep: int, exhaustive: bool) -> Settings:
+    """Where few are kept, few rounds follow."""
+    from gradlet.tune import Settings
+
+    rounds = min(Settings.rounds, Settings.rounds * keep // Settings.keep)
+    return Settings(keep=keep, rounds=rounds, exhaustive=exhaustive)
+
+
 def tune_command(
     folder: Path | None,
     layer: str,
@@ -46,6 +58,9 @@ def tune_command(
     force: bool = False,
 ) -> Tuning | LayerTuning:
     """A project, or a layer: exactly one of them."""
+    from gradlet.tuning import tune_project
+    from gradlet.tuning_layer import tune_layer
+
     if bool(layer) == (folder is not None):
         raise GradletError("name a project or a layer: gradlet tune DIR, or --layer conv2d")
     if folder is not None and str(folder).startswith("zoo:"):

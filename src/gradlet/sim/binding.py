@@ -10,8 +10,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import cffi
-
 from gradlet.cache import cache_folder
 
 from . import build
@@ -76,13 +74,20 @@ uint32_t sim_take_breaks(Sim *sim);
 uint32_t sim_core_pc(const Sim *sim, int32_t core);
 """
 
-ffi = cffi.FFI()
-ffi.cdef(_DECLARATIONS)
+
+@functools.cache
+def ffi() -> Any:
+    """Made when a program first runs: loading cffi takes longer than `gradlet --help` should."""
+    import cffi
+
+    interface = cffi.FFI()
+    interface.cdef(_DECLARATIONS)
+    return interface
 
 
 @functools.cache
 def _library(path: str) -> Any:
-    return ffi.dlopen(path)
+    return ffi().dlopen(path)
 
 
 def library() -> Any:
@@ -182,7 +187,7 @@ class Machine:
     def __init__(self, config: SimConfig) -> None:
         self._lib = library()
         self.config = config
-        record = ffi.new("SimConfig *")
+        record = ffi().new("SimConfig *")
         for name in _FIELDS:
             setattr(record, name, int(getattr(config, name)))
         record.stdout_bytes = STDOUT_BYTES
@@ -191,14 +196,14 @@ class Machine:
         if size == 0:
             raise ConfigError(f"these settings are out of range: {config}")
         self._memory = mmap.mmap(-1, size)
-        self._view = ffi.from_buffer(self._memory, require_writable=True)
+        self._view = ffi().from_buffer(self._memory, require_writable=True)
         self._sim = self._lib.sim_create(self._view, record)
 
     def close(self) -> None:
         """Give the memory back now; it goes with the object otherwise."""
         if not self._memory.closed:
             self._lib.sim_destroy(self._sim)
-            ffi.release(self._view)
+            ffi().release(self._view)
             self._memory.close()
 
     def load_elf(self, data: bytes) -> str | None:
@@ -220,48 +225,48 @@ class Machine:
 
     def fault(self) -> Fault:
         """What stopped the run, after STATUS_FAULT."""
-        out = ffi.new("Fault *")
+        out = ffi().new("Fault *")
         self._lib.sim_fault(self._sim, out)
         places = (out.core, out.pc, out.address, out.size, out.opcode, out.other)
         return Fault(list(FaultKind)[out.kind], *places)
 
     def take_stdout(self) -> bytes:
         """What the program has printed since the last call."""
-        buffer = ffi.new("char[]", STDOUT_BYTES)
+        buffer = ffi().new("char[]", STDOUT_BYTES)
         count = self._lib.sim_take_stdout(self._sim, buffer, STDOUT_BYTES)
-        return bytes(ffi.buffer(buffer, count))
+        return bytes(ffi().buffer(buffer, count))
 
     def set_trace(self, on: bool) -> None:
         self._lib.sim_set_trace(self._sim, int(on))
 
     def take_trace(self) -> Iterator[TraceEntry]:
         """The instructions executed since the last call."""
-        records = ffi.new("TraceRecord[]", TRACE_RECORDS)
+        records = ffi().new("TraceRecord[]", TRACE_RECORDS)
         count = self._lib.sim_take_trace(self._sim, records, TRACE_RECORDS)
         for i in range(count):
             entry = records[i]
-            name = ffi.string(entry.name).decode()
+            name = ffi().string(entry.name).decode()
             yield TraceEntry(
                 entry.cycle, entry.core, entry.pc, entry.opcode, name, entry.rd, entry.value
             )
 
     def core_counters(self, core: int) -> tuple[int, int, dict[str, int]]:
         """Instructions, cycles awake, and the stalls by kind."""
-        out = ffi.new("uint64_t[]", 3 + len(STALLS))
+        out = ffi().new("uint64_t[]", 3 + len(STALLS))
         self._lib.sim_core_counters(self._sim, core, out)
         return int(out[0]), int(out[1]), {name: int(out[3 + i]) for i, name in enumerate(STALLS)}
 
     def dma_counters(self) -> DmaCounters:
-        out = ffi.new("uint64_t[]", len(dataclasses.fields(DmaCounters)))
+        out = ffi().new("uint64_t[]", len(dataclasses.fields(DmaCounters)))
         self._lib.sim_dma_counters(self._sim, out)
         return DmaCounters(*map(int, out))
 
     def read(self, address: int, size: int) -> bytes:
         """Bytes of a memory."""
-        out = ffi.new("uint8_t[]", max(size, 1))
+        out = ffi().new("uint8_t[]", max(size, 1))
         if self._lib.sim_read(self._sim, address, out, size):
             raise ValueError(NOT_THERE.format(size=size, address=address))
-        return bytes(ffi.buffer(out, size))
+        return bytes(ffi().buffer(out, size))
 
     def write(self, address: int, data: bytes) -> None:
         """Change bytes of a memory."""

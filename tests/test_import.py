@@ -1,0 +1,49 @@
+"""What loads when: the package and its help answer at once, since they load hardly anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gradlet import bench, cli_bench, cli_options, cli_tune
+from gradlet.ops.losses import LOSSES
+from gradlet.tune import Settings
+
+HEAVY = ("torch", "onnx", "numpy", "jinja2", "cffi", "gradlet.ops", "gradlet.plan")
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a new process has after this code."""
+    code += "\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_package_loads_little() -> None:
+    assert not loaded("import gradlet").intersection(HEAVY)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["build", "--help"], ["tune", "--help"]])
+def test_help_loads_little(words: list[str]) -> None:
+    code = f"from gradlet.cli import app\ntry: app({words})\nexcept SystemExit: pass"
+    assert not loaded(code).intersection(HEAVY)
+
+
+def test_help_says_what_holds() -> None:
+    """Its numbers and names stand apart from what they are, which takes long to load."""
+    assert ", ".join(LOSSES) == cli_options.LOSSES
+    assert Settings.keep == cli_tune.KEEP
+    assert cli_bench.ALIGNMENTS == bench.ALIGNMENTS
+
+
+@pytest.mark.parametrize(
+    "first", ["", "from gradlet.plan import Plan", "import gradlet.plan", "import gradlet.verify"]
+)
+def test_verbs_hide_the_modules_of_their_names(first: str) -> None:
+    """In any order of imports."""
+    code = f"{first}\nimport gradlet\nfrom gradlet import verify\nfrom gradlet.plan import Plan\n"
+    code += "assert callable(gradlet.plan) and callable(gradlet.train) and callable(verify)\n"
+    code += "assert {'build', 'plan', 'Recipe', 'GradletError'} <= set(dir(gradlet))"
+    assert "gradlet.api" in loaded(code)
