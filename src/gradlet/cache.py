@@ -144,7 +144,8 @@ def _make_folder(folder: Path) -> None:
 
 def held_by(folder: Path) -> tuple[int, ...]:
     """The descriptors that a child process needs to hold the scratch folder that it writes to."""
-    return tuple(d for held, d in _descriptors.items() if held in (folder, *folder.parents))
+    now = _descriptors.copy()  # other threads make and remove folders meanwhile
+    return tuple(d for held, d in now.items() if held in (folder, *folder.parents))
 
 
 @cache

@@ -48,9 +48,9 @@ class Recording:
 
     def dumps(self) -> bytes:
         """As .npz, the same bytes for the same values."""
-        arrays = {f"gradient/{name}": _digest(value) for name, value in self.gradients.items()}
+        arrays = {f"gradient/{name}": digest(value) for name, value in self.gradients.items()}
         for kind, values in _numbered(self.after):
-            arrays |= {f"{kind}/{name}": _digest(value) for name, value in values.items()}
+            arrays |= {f"{kind}/{name}": digest(value) for name, value in values.items()}
         facts = {"losses": self.losses, "tensors": dict(self.tensors), "single": self.single}
         facts |= {"absent": self.absent, "names": list(arrays)}
         listed = {f"{index}": value for index, value in enumerate(arrays.values())}
@@ -83,7 +83,7 @@ def _numbered(after: Sequence[Mapping[str, Array]]) -> Iterator[tuple[str, Mappi
     return ((f"after{index}", values) for index, values in enumerate(after))
 
 
-def _digest(value: Array) -> Array:
+def digest(value: Array) -> Array:
     """What is kept of a tensor; of a digest, itself."""
     flat = np.asarray(value, np.float64).reshape(-1)
     if flat.size <= WHOLE:
@@ -146,7 +146,7 @@ def compared(
         grad = grads.get(recording.tensors[name], "")
         if grad in gradients:
             allowed = wider * _digest_tolerance(expected[0].tolerances[grad])
-            value = _digest(gradients[grad])
+            value = digest(gradients[grad])
             yield Comparison(f"gradient of {name}", "gradient", grad, value, kept, allowed)
     steps = zip(recording.after, states, expected, strict=False)
     for index, (after, state, step) in enumerate(steps, start=1):
@@ -158,4 +158,4 @@ def compared(
                 yield Comparison(label, "updated", "", missing, kept, np.zeros_like(kept))
                 continue
             allowed = wider * _digest_tolerance(step.tolerances[updates[old]])
-            yield Comparison(label, "updated", updates[old], _digest(state[old]), kept, allowed)
+            yield Comparison(label, "updated", updates[old], digest(state[old]), kept, allowed)

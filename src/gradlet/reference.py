@@ -16,6 +16,8 @@ from gradlet.dtypes import DTYPES
 from gradlet.graph import Array, Graph, Site
 from gradlet.ops import OPS
 
+CHUNK = 1 << 16
+"""Elements that are worked on at a time: they and what is made of them stay in a cache."""
 Spread = dict[str, Array]
 """For each tensor, the size of the error that the node which makes it may add."""
 
@@ -108,7 +110,9 @@ def evaluate(
         for name, result in zip(site.node.outputs, results, strict=True):
             values[name] = result
             if seed is not None and result.dtype.kind == "f":
-                values[name] = result + amplitude * _draws(result, seed) * spread[name]
+                noise = _draws(result, seed)
+                noise *= amplitude * spread[name]
+                values[name] = np.add(noise, result, out=noise)
 
 
 def wide(value: Array) -> Array:
@@ -137,10 +141,14 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
         roundings = op.roundings(site, tensor)
         exact = op.exact or (op.counts and _all_whole((*operands, *results), magnitude))
         growth = 0.0 if exact else np.sqrt(roundings) + roundings / 12
+        error = np.abs(np.atleast_1d(magnitude)).astype(np.float64)
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
-        size = np.abs(magnitude)
-        relative = DTYPES[tensor.dtype].unit_roundoff * size
-        spread[tensor.name] = growth * (relative + DTYPES[tensor.dtype].smallest * (size > 0))
+        steps = DTYPES[tensor.dtype].smallest * (error > 0).astype(np.float32)
+        error *= DTYPES[tensor.dtype].unit_roundoff
+        error += steps
+        error *= growth
+        with np.errstate(over="ignore"):  # what float32 cannot hold is told by the values
+            spread[tensor.name] = error.astype(np.float32).reshape(np.shape(magnitude))
     return spread
 
 
@@ -153,11 +161,15 @@ def _all_whole(values: Sequence[Array], magnitude: Array) -> bool:
 def _draws(result: Array, seed: int) -> Array:
     """A number in [-1, 1) for each element, by its value: equal values are rounded alike, and
     their errors add up where independent ones would cancel."""
-    with np.errstate(over="ignore"):  # beyond float32: all alike, which is fine for a draw
-        single = np.atleast_1d(result).astype(np.float32)
-    bits = single.view(np.uint32).astype(np.uint64)
-    mixed = bits + np.uint64(0x9E3779B97F4A7C15 * (seed + 1) % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    draws = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
-    return draws.reshape(np.shape(result))
+    draws = np.empty(np.shape(result))
+    flat, given = draws.reshape(-1), np.reshape(result, -1)
+    for begin in range(0, flat.size, CHUNK):
+        with np.errstate(over="ignore"):  # beyond float32: all alike, which is fine for a draw
+            single = given[begin : begin + CHUNK].astype(np.float32)
+        mixed = single.view(np.uint32).astype(np.uint64)
+        mixed += np.uint64(0x9E3779B97F4A7C15 * (seed + 1) % 2**64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed ^= mixed >> np.uint64(shift)
+            mixed *= np.uint64(factor)
+        flat[begin : begin + CHUNK] = (mixed >> np.uint64(11)) * 2.0**-52 - 1.0
+    return draws

@@ -59,31 +59,42 @@ class Expectation:
     overflows: tuple[str, ...] = ()
 
 
+Look = Callable[[Array], Array]
+"""What of a tensor is looked at."""
+
+
+def whole(value: Array) -> Array:
+    return value
+
+
 def expect(
     graph: Graph,
     steps: int,
     *,
     overrides: Mapping[str, Array] | None = None,
     rule: Rule = QUICK,
+    look: Look = whole,
 ) -> list[Expectation]:
-    """`steps` training steps: all tensors of the first, outputs and states of the others."""
+    """`steps` training steps: all tensors of the first, outputs and states of the others. Who looks
+    at a part of each tensor alone needs far less memory."""
     spreads: list[Spread] = []
     exact: list[dict[str, Array]] = []
     overflows = []
     with np.errstate(all="ignore"):  # what diverges is told by the values
         for step in run_reference(graph, steps, overrides=overrides, measured=spreads):
-            exact.append(_kept(graph, step, full=not exact))
+            exact.append(_kept(graph, step, look, full=not exact))
             overflows.append(_overflows(step))
+            del step  # which the next one would wait for
         scatters = [_Scatter(rule, values) for values in exact]
         for draw in range(rule.draws):
             noise = Disturbance(rule.seed + draw, spreads, rule.amplitude)
             run = run_reference(graph, steps, overrides=overrides, disturbance=noise)
-            for index, (step, scatter) in enumerate(zip(run, scatters, strict=True)):
-                scatter.add(_kept(graph, step, full=index == 0))
+            for scatter in scatters:
+                scatter.add(_kept(graph, next(run), look, full=scatter is scatters[0]))
         compared = sum(value.size for values in exact for value in values.values())
         last = spreads[graph.accumulate - 1 :: graph.accumulate]
         return [
-            _expectation(graph, scatter, spread, compared, over)
+            _expectation(graph, scatter, spread, look, compared, over)
             for scatter, spread, over in zip(scatters, last, overflows, strict=True)
         ]
 
@@ -157,20 +168,25 @@ LOSS = " loss"
 """The mean over micro-batches, beside the tensors of the last one; no tensor is called so."""
 
 
-def _kept(graph: Graph, step: Step, *, full: bool) -> dict[str, Array]:
+def _kept(graph: Graph, step: Step, look: Look, *, full: bool) -> dict[str, Array]:
     """All tensors of a step, or outputs and states."""
-    loss = {LOSS: np.asarray(step.loss)}
-    if full:
-        return {**step.values, **loss}
-    after = {new: step.state[old] for old, new in graph.updates}
-    return {**after, **{name: step.values[name] for name in graph.outputs}, **loss}
+    kept = {new: step.state[old] for old, new in graph.updates}
+    kept |= {name: step.values[name] for name in graph.outputs}
+    kept = dict(step.values) if full else kept
+    return {**{name: look(value) for name, value in kept.items()}, LOSS: np.asarray(step.loss)}
 
 
 def _expectation(
-    graph: Graph, scatter: _Scatter, spread: Spread, compared: int, overflows: tuple[str, ...]
+    graph: Graph,
+    scatter: _Scatter,
+    spread: Spread,
+    look: Look,
+    compared: int,
+    overflows: tuple[str, ...],
 ) -> Expectation:
-    spread = {**spread, LOSS: spread[graph.loss]}
-    tolerances = {name: scatter.tolerance(name, spread, compared) for name in scatter.exact}
+    seen = {name: look(value) for name, value in spread.items()}
+    seen[LOSS] = spread[graph.loss]
+    tolerances = {name: scatter.tolerance(name, seen, compared) for name in scatter.exact}
     values = dict(scatter.exact)
     loss, loss_tolerance = float(values.pop(LOSS)), float(tolerances.pop(LOSS))
     return Expectation(values, tolerances, loss, loss_tolerance, overflows)

@@ -24,7 +24,7 @@ from gradlet.graph import Array, Graph
 from gradlet.ops import OPS
 from gradlet.ops.base import ONNX
 from gradlet.recipe import Recipe
-from gradlet.recorded import Recording, _digest
+from gradlet.recorded import Recording, digest
 from gradlet.reference import run_reference
 from tests.capture.onnx_models import build_model, make, random
 from tests.capture.test_onnx_export import EXPORTERS, _export
@@ -67,7 +67,7 @@ def assert_same(recording: Recording, graph: Graph) -> None:
         pairs.append(("loss", np.asarray([loss]), np.asarray([step.loss])))
     for name, wanted, value in pairs:
         scale = max(float(np.abs(wanted).max()), 1e-3)
-        assert np.abs(_digest(value) - wanted).max() <= 1e-6 * scale, name
+        assert np.abs(digest(value) - wanted).max() <= 1e-6 * scale, name
 
 
 def two_layers(bias: float = 0.1) -> Any:

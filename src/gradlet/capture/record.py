@@ -22,7 +22,7 @@ from gradlet.capture.torch_check import copied, plain_attention, same_epsilon
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
 from gradlet.recipe import Recipe
-from gradlet.recorded import Recording
+from gradlet.recorded import Recording, digest
 from gradlet.reference import run_reference
 
 STEPS = 3
@@ -120,12 +120,20 @@ class _Trained:
     """A parameter of the graph: what of the module's it holds, element by element."""
 
     name: str
-    parts: Parts
+    parts: tuple[tuple[str, Any], ...]
     leaf: Any
 
     @property
     def paths(self) -> set[str]:
         return {path for path, _ in self.parts}
+
+
+def _places_of(places: Array) -> Any:
+    """To index a tensor with; where all stand in a row that is a slice, which copies nothing."""
+    ends = bool(places.size) and places[-1] - places[0] == places.size - 1
+    if ends and bool((places[1:] > places[:-1]).all()):
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return require_torch().from_numpy(places)
 
 
 class _Recorder:
@@ -149,13 +157,14 @@ class _Recorder:
         first = {id(p): path for path, p in self.module.named_parameters()}
         self.paths = {path: first[id(p)] for path, p in every.items()}
         self.trained = list(self._chosen(every))
-        self.start = {path: p.detach().clone() for path, p in self.module.named_parameters()}
+        extra = self.trained[len(self.graph.trained) :]
+        self.start = {t.name: t.leaf.detach().clone() for t in extra}
         self.passed: dict[str, Any] = {}
 
     def _chosen(self, every: Mapping[str, Any]) -> Iterator[_Trained]:
         """What the graph trains; with update=all also what it should."""
         setters = {n.inputs[1]: n for n in self.graph.nodes if n.op == "set_rows"}
-        seen: dict[str, list[Array]] = {}
+        seen: dict[str, list[Any]] = {}
         for name in self.graph.trained:
             setter = setters.get(name)
             whole = setter.inputs[0] if setter else name
@@ -165,17 +174,19 @@ class _Recorder:
                 shape = self.graph.tensors[whole].shape
                 parts = tuple((p, v.reshape(shape)[begin : begin + rows]) for p, v in parts)
                 label = f"{label}[{begin}:{begin + rows}]"
-            parts = tuple((path, places.reshape(-1)) for path, places in parts)
-            for path, places in parts:
+            chosen = tuple((path, _places_of(places.reshape(-1))) for path, places in parts)
+            for path, places in chosen:
                 seen.setdefault(path, []).append(places)
-            path, places = parts[0]
+            path, places = chosen[0]
             leaf = every[path].detach().reshape(-1)[places].clone().requires_grad_(True)
-            yield _Trained(label, parts, leaf)
+            yield _Trained(label, chosen, leaf)
         for path, parameter in every.items() if self.recipe.update == "all" else ():
             if self.paths[path] == path and parameter.requires_grad:
-                places = np.arange(parameter.numel())
-                left = np.setdiff1d(places, np.concatenate([places[:0], *seen.get(path, [])]))
-                if left.size:
+                unseen = np.ones(parameter.numel(), bool)
+                for places in seen.get(path, ()):
+                    unseen[places] = False
+                if unseen.any():
+                    left = _places_of(np.flatnonzero(unseen))
                     leaf = parameter.detach().reshape(-1)[left].clone().requires_grad_(True)
                     yield _Trained(path, ((path, left),), leaf)
 
@@ -197,7 +208,7 @@ class _Recorder:
 
     def _places(self, name: str, size: int) -> Array:
         """Where in the module's tensor the elements of the graph's are."""
-        places: Array = np.arange(size)
+        places: Array = np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)
         if name in self.graph.stored:
             view, order = self.graph.stored[name]
             places = places.reshape(view).transpose(order)
@@ -224,14 +235,14 @@ class _Recorder:
                 fed += 1
             if not losses:
                 gradients = {
-                    trained.name: gradient.numpy().copy()
+                    trained.name: digest(gradient.numpy().copy())
                     for trained, gradient in zip(self.trained, found, strict=True)
                     if gradient is not None
                 }
             self._clip()
             optimizer.step()
             losses.append(total / self.recipe.accumulate)
-            after.append(self._state())
+            after.append({name: digest(value) for name, value in self._state().items()})
         return self._recording(losses, gradients, after)
 
     def _gradients(self, loss: Any) -> list[Any]:
@@ -241,10 +252,11 @@ class _Recorder:
         with dense_gradients():
             found = torch.autograd.grad(loss, [self.passed[n] for n in names], allow_unused=True)
         whole = dict(zip(names, found, strict=True))
+        self.passed = {}
 
         def summed(trained: _Trained) -> Any:
             parts = [
-                whole[path].reshape(-1)[torch.from_numpy(places)]
+                whole[path].reshape(-1)[places]
                 for path, places in trained.parts
                 if whole[path] is not None
             ]
@@ -264,7 +276,7 @@ class _Recorder:
         with torch.no_grad():
             for path, places, leaf in ((*p, t.leaf) for t in self.trained for p in t.parts):
                 whole = parameters[path].detach().reshape(-1).clone()
-                whole[torch.from_numpy(places)] = leaf
+                whole[places] = leaf
                 parameters[path].copy_(whole.reshape(parameters[path].shape))
         module = copied(self.module)  # what a pass leaves in plain attributes is of that pass
         self.passed = dict(module.named_parameters())
@@ -363,7 +375,7 @@ class _Recorder:
         idle = {
             t.name
             for t in self.trained[len(self.graph.trained) :]
-            if (self.start[t.parts[0][0]].reshape(-1)[t.parts[0][1]] == t.leaf.detach()).all()
+            if (self.start[t.name] == t.leaf.detach()).all()
         }
         tensors |= {t.name: "" for t in self.trained[len(self.graph.trained) :]}
         kept = tuple({n: v for n, v in values.items() if n not in idle} for values in after)

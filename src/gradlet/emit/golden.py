@@ -15,6 +15,8 @@ from gradlet.tolerance import GOLDEN, Expectation, expect, first_divergence, fit
 
 STEPS = 2
 PER_TENSOR = 32
+TYPICAL = 4096
+"""So many elements of a tensor tell how far the others are usually off."""
 VALUE_BYTES = 12  # index, value, tolerance
 CHECK_BYTES = 64  # a line of the table, and a name
 AT_END = -1
@@ -48,7 +50,7 @@ def golden(plan: Plan) -> Golden:
     steps as float32 can follow."""
     samples = sample_count(plan)
     carried = {name: value[:samples] for name, value in plan.graph.samples.items()}
-    steps = expect(replace(plan.graph, samples=carried), STEPS, rule=GOLDEN)
+    steps = expect(replace(plan.graph, samples=carried), STEPS, rule=GOLDEN, look=_looked_at)
     losses, overflows = [step.loss for step in steps], [step.overflows for step in steps]
     divergence = first_divergence(plan.graph, losses, overflows)
     steps = steps[: divergence or len(steps)]
@@ -64,7 +66,7 @@ def golden(plan: Plan) -> Golden:
     places = plan.buffer_of()
     for old, new in plan.graph.updates:
         if plan.graph.tensors[old].role == "param" and old in places:
-            checks.append(_check(new, AT_END, steps[-1]))
+            checks.append(_check(plan, new, AT_END, steps[-1]))
     return Golden(
         tuple(check for check in checks if check.index),
         tuple(step.loss for step in steps),
@@ -76,7 +78,7 @@ def _of_first_step(plan: Plan, step: Expectation) -> Iterator[Check]:
     for number, call in enumerate(plan.calls):
         for name in filter(None, call.outputs):
             if plan.graph.tensors[name].dtype == "f32" and name in step.values:
-                yield _check(name, number, step)
+                yield _check(plan, name, number, step)
 
 
 def _before_overflow(checks: Sequence[Check], step: Expectation) -> Iterator[Check]:
@@ -136,16 +138,24 @@ def golden_level(plan: Plan) -> str:
     return last.name if behind and plan.taken(last) + golden_bytes(plan) <= last.size else ""
 
 
-def _check(name: str, call: int, step: Expectation) -> Check:
+def _looked_at(value: Array) -> Array:
+    """The elements that are compared, then some from all over, which tell what is typical."""
+    flat = np.reshape(value, -1)
+    places = np.linspace(0, flat.size - 1, min(flat.size, TYPICAL)).round().astype(np.int64)
+    return np.concatenate([flat[sample_indices(flat.size)], flat[places]])
+
+
+def _check(plan: Plan, name: str, call: int, step: Expectation) -> Check:
     """Some elements, of those that float32 has."""
-    values, allowed = step.values[name].reshape(-1), step.tolerances[name].reshape(-1)
-    index = [int(i) for i in sample_indices(values.size) if fits_float32(values[i])]
+    index = sample_indices(plan.graph.tensors[name].elements)
+    values, allowed = step.values[name], step.tolerances[name]
+    kept = [place for place in range(len(index)) if fits_float32(values[place])]
     return Check(
         name,
         call,
-        tuple(index),
-        tuple(float(values[i]) for i in index),
-        tuple(float(np.float32(min(allowed[i], LARGEST))) for i in index),
+        tuple(int(index[place]) for place in kept),
+        tuple(float(values[place]) for place in kept),
+        tuple(float(np.float32(min(allowed[place], LARGEST))) for place in kept),
     )
 
 

@@ -8,7 +8,7 @@ maps are [N, H, W, C] and weights [O, KH, KW, C/groups].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -252,9 +252,10 @@ class Conv2dInputGrad(ConvOp):
         top, left, bottom, right = slide.padding
         shape = (dy.shape[0], w.shape[1] * groups, height + top + bottom, width + left + right)
         padded = np.zeros(shape, dtype=np.result_type(dy, w))
+        sent = _through_taps(dy, w, groups)
         for i in range(slide.kernel[0]):
             for j in range(slide.kernel[1]):
-                padded[slide.taps(i, j, dy.shape[2:])] += _through_tap(dy, w[:, :, i, j], groups)
+                padded[slide.taps(i, j, dy.shape[2:])] += sent(i, j)
         dx = padded[:, :, top : top + height, left : left + width]
         return (without_height(dx, attrs),)
 
@@ -297,15 +298,20 @@ def _split(array: Array, groups: int, axis: int) -> list[Array]:
     return np.split(array, groups, axis=axis)
 
 
-def _through_tap(dy: Array, w: Array, groups: int) -> Array:
-    """What one kernel tap w[O, C/groups] sends back of the output gradient."""
+def _through_taps(dy: Array, w: Array, groups: int) -> Callable[[int, int], Array]:
+    """What each kernel tap sends back of the output gradient."""
+
+    def product(own: Array) -> Array:
+        """[N, H, W, C, ...] of weights [O, C/groups, ...]."""
+        parts = zip(_split(dy, groups, 1), _split(own, groups, 0), strict=True)
+        return np.concatenate([np.tensordot(d, v, axes=([1], [0])) for d, v in parts], axis=3)
+
     if w.shape[1] == 1 and groups == w.shape[0]:
-        return dy * w[:, 0, None, None]
-    parts = [
-        np.tensordot(d, own, axes=([1], [0])).transpose(0, 3, 1, 2)
-        for d, own in zip(_split(dy, groups, 1), _split(w, groups, 0), strict=True)
-    ]
-    return np.concatenate(parts, axis=1)
+        return lambda i, j: dy * w[:, 0, i, j, None, None]
+    if dy.size < w.shape[0] ** 2:  # all taps at once; of many pixels that would be very large
+        every = product(w)
+        return lambda i, j: every[..., i, j].transpose(0, 3, 1, 2)
+    return lambda i, j: product(w[:, :, i, j]).transpose(0, 3, 1, 2)
 
 
 @register

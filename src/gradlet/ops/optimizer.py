@@ -55,13 +55,22 @@ class Sgd(Update):
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         w, g, (lr, weight_decay) = ins
-        return (w - lr * (g + weight_decay * w),)
+        return (_stepped(w, g, -lr, weight_decay),)
 
     def magnitude(
         self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         w, g, (lr, weight_decay) = (np.abs(value) for value in ins)
-        return (w + lr * (g + weight_decay * w),)
+        return (_stepped(w, g, lr, weight_decay),)
+
+
+def _stepped(w: Array, g: Array, lr: float, weight_decay: float) -> Array:
+    """w + lr (g + weight_decay w), with one array besides: weights may be all that memory holds."""
+    result: Array = weight_decay * w
+    result += g
+    result *= lr
+    result += w
+    return result
 
 
 @register
