@@ -107,8 +107,8 @@ class Campaign:
     def resumed(
         self, rows: Sequence[Mapping[str, Any]]
     ) -> Iterator[tuple[str, Site, Result | None]]:
-        """Faults of an earlier run that can still be made. What build or verify saw stands;
-        the others are to be tried again, as models and checks may have become sharper."""
+        """Faults of an earlier run that can still be made. Those that changed nothing, or that
+        nobody saw, are to be tried again: models and checks may have become sharper."""
         known = {(row["group"], row["site"]): row for row in rows}
         for group, files in self.candidates.items():
             for site in dict.fromkeys(site for file in files for site in file):
@@ -116,7 +116,7 @@ class Campaign:
                 if row is None:
                     continue
                 self.drawn.add((group, site))
-                stands = row["kind"] in ("caught", "refused")
+                stands = row["kind"] not in ("missed", "equivalent")
                 told = row["model"], row["kind"], row["reason"], row["change"]
                 yield group, site, Result(group, site, *told) if stands else None
 
