@@ -205,3 +205,15 @@ def test_what_is_not_filled_in_is_exact() -> None:
         results = op.reference({"value": value}, x, mask)
         (rounded,) = op.magnitude({"value": value}, [x, mask], results)
         assert rounded.tolist() == [0.0, inexact]
+
+
+@pytest.mark.parametrize("offset", [1e5, 1e6, 1e7, 1e9])
+def test_what_float32_does_not_tell_apart(offset: float, tmp_path: Path) -> None:
+    """Logits that differ by less than their own rounding: nothing is left of the difference."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    with torch.no_grad():
+        layer.weight.fill_(offset / 4)
+    project = gradlet.build(layer, tmp_path, inputs=torch.ones(2, 4), target="host", batch=2)
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong

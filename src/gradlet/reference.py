@@ -108,7 +108,7 @@ def evaluate(
         for name, result in zip(site.node.outputs, results, strict=True):
             values[name] = result
             if seed is not None and result.dtype.kind == "f":
-                values[name] = result + amplitude * _draws(result, seed) * spread[name]
+                values[name] = _disturbed(result, seed, amplitude * spread[name])
 
 
 def wide(value: Array) -> Array:
@@ -148,6 +148,16 @@ def _all_whole(values: Sequence[Array], magnitude: Array) -> bool:
     """Whether these are whole numbers, and small enough that float32 has all that lead to them."""
     small = bool((np.abs(magnitude) < 2.0**24).all())
     return small and all(bool((value == np.rint(value)).all()) for value in values)
+
+
+def _disturbed(result: Array, seed: int, size: Array) -> Array:
+    """Rounded to float32 before, where anything is rounded: numbers that float32 does not tell apart
+    become equal, and what only their difference tells is lost."""
+    with np.errstate(over="ignore"):
+        single = result.astype(np.float32).astype(np.float64)
+    rounded = np.where((size > 0) & np.isfinite(single), single, result)
+    disturbed: Array = rounded + _draws(result, seed) * size
+    return disturbed
 
 
 def _draws(result: Array, seed: int) -> Array:
