@@ -151,8 +151,8 @@ def _all_whole(values: Sequence[Array], magnitude: Array) -> bool:
 
 
 def _disturbed(result: Array, seed: int, size: Array) -> Array:
-    """Rounded to float32 before, where anything is rounded: numbers that float32 does not tell apart
-    become equal, and what only their difference tells is lost."""
+    """Rounded to float32 before, where anything is rounded: numbers that float32 does not tell
+    apart become equal, and what only their difference tells is lost."""
     with np.errstate(over="ignore"):
         single = result.astype(np.float32).astype(np.float64)
     rounded = np.where((size > 0) & np.isfinite(single), single, result)
