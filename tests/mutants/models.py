@@ -68,9 +68,11 @@ SUBJECTS: Mapping[str, Subject] = {
     "vision": Subject("vision_transformer", {"optimizer": "adam"}, HOST),
     "dropout": Subject("dropout_net", {}, HOST),
     "sharp": Subject("sharp", {}, HOST),
-    "cluster sharp": Subject("sharp", {"label_smoothing": 0.1}, cluster("16k")),
+    "cluster sharp": Subject("sharp", {}, cluster("16k")),
     "cluster segmentation": Subject(
-        "segmentation", {"class_weights": (0.5, 2.0, 1.0), "label_smoothing": 0.1}, cluster("8k")
+        "segmentation",
+        {"class_weights": (0.5, 2.0, 1.0), "label_smoothing": 0.1, "ignore_index": 1},
+        cluster("8k"),
     ),
     "cluster lenet": Subject("lenet", {"momentum": 0.9}, cluster("16k")),
     "cluster residual": Subject("residual", {}, cluster("10k")),
@@ -79,5 +81,5 @@ SUBJECTS: Mapping[str, Subject] = {
     "cluster mobilenets": Subject("mobilenets", {}, cluster("12k")),
     "cluster recurrent": Subject("recurrent", {"optimizer": "adam"}, cluster("16k")),
     "cluster vision": Subject("vision_transformer", {"clip_norm": 1.0}, cluster("16k")),
-    "cluster odd": Subject("odd", {}, cluster("16k", batch=2)),
+    "cluster odd": Subject("odd", {"label_smoothing": 0.1}, cluster("16k", batch=2)),
 }
