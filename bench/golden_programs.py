@@ -46,8 +46,9 @@ def cases(names: list[str], random: int) -> Iterator[tuple[str, str, str, dict[s
             yield name, size, LAYOUTS[(number + turn) % 2], given
     for seed in range(random):
         drawn = draw(seed)
-        drawn_so = {"model": drawn.module, "inputs": drawn.inputs, "recipe": drawn.recipe}
-        yield f"random {seed}", SIZES[seed % 4], LAYOUTS[seed // 4 % 2], drawn_so
+        given = {"model": drawn.module, "inputs": drawn.inputs, "recipe": drawn.recipe}
+        given["batch"] = drawn.options["batch"]  # weights may depend on it
+        yield f"random {seed}", SIZES[seed % 4], LAYOUTS[seed // 4 % 2], given
 
 
 def outcome(size: str, layout: str, given: dict[str, Any], folder: Path) -> tuple[str, str, str]:

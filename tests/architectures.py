@@ -234,9 +234,11 @@ class Odd(nn.Module):
         size = (x.abs() + 0.1) ** self.power
         size = size / size.detach().amax(dim=1, keepdim=True)
         x = torch.cumsum(size, 1).flip(-1) + x.roll(1, -1) + torch.logsumexp(x, 1, keepdim=True)
-        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) + x.prod(1, keepdim=True) / 99
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) + (x / 6).prod(
+            1, keepdim=True
+        )
         x = F.glu(torch.cat([x, x.log_softmax(1)], 1)) + F.softshrink(x, 0.2) + x.std(0)
-        x = torch.lerp(x, torch.zeros_like(x), 0.3).clamp_(-1.9, 1.9)
+        x = torch.lerp(x, torch.zeros_like(x), 0.3).clamp_(-1.4, 1.4)
         logits: Tensor = self.head(x) + F.linear(x.narrow(1, 0, 8), self.head.weight)
         return logits
 

@@ -8,8 +8,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -268,3 +270,26 @@ def test_scratch_folders_of_killed_processes_are_removed(own_cache: Path) -> Non
     assert not (own_cache / cache.SCRATCH).exists()
     process.stdin.close() if process.stdin else None
     process.stdout.close()
+
+
+def test_threads_hold_scratch_folders_at_once(own_cache: Path) -> None:
+    done = threading.Event()
+
+    def others() -> None:
+        while not done.is_set():
+            with cache.scratch_folder():
+                pass
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    with ThreadPoolExecutor(4) as pool, cache.scratch_folder() as folder:
+        running = [pool.submit(others) for _ in range(4)]
+        try:
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                assert len(cache.held_by(folder)) == 1
+        finally:
+            done.set()
+            sys.setswitchinterval(before)
+        for thread in running:
+            thread.result()

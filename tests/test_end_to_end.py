@@ -77,6 +77,22 @@ def test_zoo_names() -> None:
     assert set(zoo.models()) == set(ZOO)
 
 
+SEES_ONE_TIME = {"gru_in_reverse": {"gru.weight_hh_l0_reverse"}}
+"""Weights of a state that is 0: of the way back, the last output has seen one time only."""
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_parameter_of_a_model_learns(name: str) -> None:
+    """A gradient that is 0 shows nothing of the rules that lead to it."""
+    module, inputs = MODELS[name]()
+    found = module(*inputs)
+    torch.manual_seed(0)
+    (found * torch.randn_like(found)).sum().backward()
+    gradients = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    idle = {name for name, gradient in gradients.items() if not gradient.any()}
+    assert idle == SEES_ONE_TIME.get(name, set())
+
+
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_model_verifies(name: str, tmp_path: Path) -> None:
     loss = "mse" if name in ("tied", "single_neuron") else "cross_entropy"

@@ -177,3 +177,43 @@ def test_a_wrong_gradient_is_no_divergence(
     verdict = gradlet.verify(trained(tmp_path / "p", 0.01), steps=2)
     assert (verdict.diverged, verdict.passed) == (None, False)
     assert any(row.name.startswith("reference: ") for row in verdict.tensors)
+
+
+class Filled(nn.Module):
+    """0.3 is no float32, and the inputs are exact: filling in rounds all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        filled = torch.where(x > 0.5, 0.7, x.masked_fill(x < -0.5, 0.3))
+        return self.layer(filled)
+
+
+def test_a_number_that_is_filled_in_is_rounded(tmp_path: Path) -> None:
+    project = gradlet.build(Filled(), tmp_path, inputs=torch.randn(4, 6), target="host", batch=4)
+    assert any(node.op == "masked_fill" for node in project.plan.graph.nodes)
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong
+
+
+def test_what_is_not_filled_in_is_exact() -> None:
+    x, mask = np.array([0.1, 0.2]), np.array([0.0, 1.0])
+    op = OPS["masked_fill"]
+    for value, inexact in ((0.3, 0.3), (0.5, 0.0)):
+        results = op.reference({"value": value}, x, mask)
+        (rounded,) = op.magnitude({"value": value}, [x, mask], results)
+        assert rounded.tolist() == [0.0, inexact]
+
+
+@pytest.mark.parametrize("offset", [1e5, 1e6, 1e7, 1e9])
+def test_what_float32_does_not_tell_apart(offset: float, tmp_path: Path) -> None:
+    """Logits that differ by less than their own rounding: nothing is left of the difference."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    with torch.no_grad():
+        layer.weight.fill_(offset / 4)
+    project = gradlet.build(layer, tmp_path, inputs=torch.ones(2, 4), target="host", batch=2)
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong

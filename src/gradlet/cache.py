@@ -144,8 +144,8 @@ def _make_folder(folder: Path) -> None:
 
 def held_by(folder: Path) -> tuple[int, ...]:
     """The descriptors that a child process needs to hold the scratch folder that it writes to."""
-    now = _descriptors.copy()  # other threads make and remove folders meanwhile
-    return tuple(d for held, d in now.items() if held in (folder, *folder.parents))
+    above = (_descriptors.get(held) for held in (folder, *folder.parents))  # threads add and remove
+    return tuple(descriptor for descriptor in above if descriptor is not None)
 
 
 @cache

@@ -110,9 +110,7 @@ def evaluate(
         for name, result in zip(site.node.outputs, results, strict=True):
             values[name] = result
             if seed is not None and result.dtype.kind == "f":
-                noise = _draws(result, seed)
-                noise *= amplitude * spread[name]
-                values[name] = np.add(noise, result, out=noise)
+                values[name] = _disturbed(result, seed, amplitude, spread[name])
 
 
 def wide(value: Array) -> Array:
@@ -158,18 +156,28 @@ def _all_whole(values: Sequence[Array], magnitude: Array) -> bool:
     return small and all(bool((value == np.rint(value)).all()) for value in values)
 
 
-def _draws(result: Array, seed: int) -> Array:
+def _disturbed(result: Array, seed: int, amplitude: float, spread: Array) -> Array:
+    """Rounded to float32 before, where anything is rounded: numbers that float32 does not tell
+    apart become equal, and what only their difference tells is lost."""
+    disturbed = np.empty(np.shape(result))
+    flat, given, sizes = disturbed.reshape(-1), np.reshape(result, -1), np.reshape(spread, -1)
+    for begin in range(0, flat.size, CHUNK):
+        part = slice(begin, begin + CHUNK)
+        with np.errstate(over="ignore"):  # beyond float32: all alike, which is fine for a draw
+            single = given[part].astype(np.float32)
+        size = amplitude * sizes[part].astype(np.float64)
+        rounded = np.where((size > 0) & np.isfinite(single), single, given[part])
+        flat[part] = rounded + _draws(single, seed) * size
+    return disturbed
+
+
+def _draws(single: Array, seed: int) -> Array:
     """A number in [-1, 1) for each element, by its value: equal values are rounded alike, and
     their errors add up where independent ones would cancel."""
-    draws = np.empty(np.shape(result))
-    flat, given = draws.reshape(-1), np.reshape(result, -1)
-    for begin in range(0, flat.size, CHUNK):
-        with np.errstate(over="ignore"):  # beyond float32: all alike, which is fine for a draw
-            single = given[begin : begin + CHUNK].astype(np.float32)
-        mixed = single.view(np.uint32).astype(np.uint64)
-        mixed += np.uint64(0x9E3779B97F4A7C15 * (seed + 1) % 2**64)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed ^= mixed >> np.uint64(shift)
-            mixed *= np.uint64(factor)
-        flat[begin : begin + CHUNK] = (mixed >> np.uint64(11)) * 2.0**-52 - 1.0
+    mixed = single.view(np.uint32).astype(np.uint64)
+    mixed += np.uint64(0x9E3779B97F4A7C15 * (seed + 1) % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed ^= mixed >> np.uint64(shift)
+        mixed *= np.uint64(factor)
+    draws: Array = (mixed >> np.uint64(11)) * 2.0**-52 - 1.0
     return draws

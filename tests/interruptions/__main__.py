@@ -8,9 +8,11 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tests.interruptions.campaign import SCENARIOS, Campaign
+from tests.interruptions.campaign import SCENARIOS, Campaign, Counts
 
 
 def main() -> int:
@@ -21,33 +23,39 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=names, help="a scenario, and again")
     parser.add_argument("--json", type=Path, help="write the counts to this file")
     options = parser.parse_args()
-    counted, begin = {}, time.perf_counter()
+    counted: dict[str, Counts] = {}
+    begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="gradlet-interruptions-") as name:
         campaign = Campaign(Path(name))
         for scenario in SCENARIOS:
-            if not options.only or scenario.name in options.only:
-                counts = campaign.run(
-                    scenario,
-                    options.most,
-                    options.seed,
-                    lambda text: print(text, file=sys.stderr, flush=True),
-                )
-                counted[scenario.name] = counts
-                numbers = {k: v for k, v in dataclasses.asdict(counts).items() if k != "faults"}
-                print(f"{scenario.name}: {numbers}", flush=True)
-                print("\n".join(counts.faults[:20]), end="\n" if counts.faults else "", flush=True)
+            if options.only and scenario.name not in options.only:
+                continue
+            counts = campaign.run(
+                scenario,
+                options.most,
+                options.seed,
+                lambda text: print(text, file=sys.stderr, flush=True),
+            )
+            counted[scenario.name] = counts
+            numbers = {k: v for k, v in dataclasses.asdict(counts).items() if k != "faults"}
+            print(f"{scenario.name}: {numbers}", flush=True)
+            print("\n".join(counts.faults[:20]), end="\n" if counts.faults else "", flush=True)
+            if options.json:  # a campaign takes long, and may be stopped
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                value = summary(options.seed, round(time.perf_counter() - begin), counted)
+                options.json.write_text(json.dumps(value, indent=1) + "\n")
     held = all(counts.held for counts in counted.values())
-    value = {
-        "seed": options.seed,
-        "seconds": round(time.perf_counter() - begin),
-        "held": held,
-        "commands": {name: dataclasses.asdict(counts) for name, counts in counted.items()},
-    }
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(value, indent=1) + "\n")
     print("held" if held else "did not hold")
     return 0 if held else 1
+
+
+def summary(seed: int, seconds: int, counted: Mapping[str, Counts]) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "seconds": seconds,
+        "held": all(counts.held for counts in counted.values()),
+        "commands": {name: dataclasses.asdict(counts) for name, counts in counted.items()},
+    }
 
 
 if __name__ == "__main__":

@@ -34,24 +34,30 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="side by side")
     parser.add_argument("--group", action="append", choices=list(GROUPS), help="only these")
     parser.add_argument("--model", action="append", choices=list(SUBJECTS), help="only these")
+    parser.add_argument("--tries", type=int, default=4, help="models that a fault is looked for in")
     parser.add_argument("--json", metavar="FILE", help="write what was found")
+    parser.add_argument("--resume", action="store_true", help="go on from what is in that file")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    document: dict[str, Any] = {"mutations": [], "kinds": {}}
+    if options.resume:
+        document = json.loads(Path(options.json).read_text())
     with tempfile.TemporaryDirectory(prefix="gradlet-mutants-") as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # nothing faulty stays in the user's cache
         turns = run_campaign(
-            Campaign(options.seed, options.model or ()),
+            Campaign(options.seed, options.model or (), options.tries),
             options.count,
             options.jobs,
             lambda text: print(text, file=sys.stderr, flush=True),
             options.group or list(GROUPS),
+            document["mutations"],
         )
         for results in turns:
             document = summary(options.seed, results)
             if options.json:
                 Path(options.json).parent.mkdir(parents=True, exist_ok=True)
                 Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps({key: document[key] for key in ("seed", "kinds", "groups")}, indent=1))
+    print(json.dumps({**document, "mutations": len(document["mutations"])}, indent=1))
     return 1 if document["kinds"].get("missed") else 0
 
 

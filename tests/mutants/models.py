@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -20,8 +21,29 @@ class Subject:
     def arguments(self) -> tuple[nn.Module, dict[str, Any]]:
         from tests.models import MODELS
 
-        module, inputs = MODELS[self.model]()
+        module, inputs = sharp() if self.model == "sharp" else MODELS[self.model]()
         return module, {"inputs": inputs, **self.options}
+
+
+class Sharp(nn.Module):
+    """Scores far from each other: a softmax that does not take off the largest one overflows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("far", torch.tensor([0.0, 200, 0, 200, 0, 0, 200, 0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.first(x) + self.far
+        logits: torch.Tensor = (
+            self.last(scores.softmax(1) + scores.log_softmax(1) / 100) + self.far[:3]
+        )
+        return logits
+
+
+def sharp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    return Sharp(), (torch.randn(3, 6),)
 
 
 HOST: Mapping[str, Any] = {"target": "host", "cores": 3}
@@ -45,6 +67,13 @@ SUBJECTS: Mapping[str, Subject] = {
     "recurrent": Subject("recurrent", {"accumulate": 2}, HOST),
     "vision": Subject("vision_transformer", {"optimizer": "adam"}, HOST),
     "dropout": Subject("dropout_net", {}, HOST),
+    "sharp": Subject("sharp", {}, HOST),
+    "cluster sharp": Subject("sharp", {}, cluster("16k")),
+    "cluster segmentation": Subject(
+        "segmentation",
+        {"class_weights": (0.5, 2.0, 1.0), "label_smoothing": 0.1, "ignore_index": 1},
+        cluster("8k"),
+    ),
     "cluster lenet": Subject("lenet", {"momentum": 0.9}, cluster("16k")),
     "cluster residual": Subject("residual", {}, cluster("10k")),
     "cluster residual hwc": Subject("residual", {}, cluster("10k", layout="hwc")),
@@ -52,5 +81,5 @@ SUBJECTS: Mapping[str, Subject] = {
     "cluster mobilenets": Subject("mobilenets", {}, cluster("12k")),
     "cluster recurrent": Subject("recurrent", {"optimizer": "adam"}, cluster("16k")),
     "cluster vision": Subject("vision_transformer", {"clip_norm": 1.0}, cluster("16k")),
-    "cluster odd": Subject("odd", {}, cluster("16k", batch=2)),
+    "cluster odd": Subject("odd", {"label_smoothing": 0.1}, cluster("16k", batch=2)),
 }

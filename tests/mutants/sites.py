@@ -15,6 +15,7 @@ class Site:
 
     file: str
     line: int
+    column: int
     function: str  # '' outside of Python
     offset: int
     before: str
@@ -26,7 +27,7 @@ class Site:
         return text[: self.offset] + self.after + text[end:]
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.before!r} -> {self.after!r}"
+        return f"{self.file}:{self.line}:{self.column}: {self.before!r} -> {self.after!r}"
 
 
 def sites(package: Path, file: str) -> list[Site]:
@@ -83,7 +84,8 @@ def _of_python(file: str, text: str) -> Iterator[Site]:
     for function, node in _expressions(ast.parse(text)):
         for part, after in _changes(node, lambda n: place(n)[1]):
             begin, before = place(part)
-            yield Site(file, part.lineno, function, begin, before, after)
+            where = part.lineno, part.col_offset + 1
+            yield Site(file, *where, function, begin, before, after)
 
 
 def _expressions(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -168,5 +170,6 @@ def _of_c(file: str, text: str) -> Iterator[Site]:
     code = NOT_CODE.sub(lambda match: re.sub(r"[^\n]", "~", match.group()), text)
     for pattern, after in C_CHANGES:
         for match in re.finditer(pattern, code):
-            line = text.count("\n", 0, match.start()) + 1
-            yield Site(file, line, "", match.start(), match.group(), after)
+            begin = match.start()
+            where = text.count("\n", 0, begin) + 1, begin - text.rfind("\n", 0, begin)
+            yield Site(file, *where, "", begin, match.group(), after)

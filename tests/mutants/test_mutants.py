@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.mutants.campaign import PACKAGE, change_of
+from tests.mutants.campaign import PACKAGE
 from tests.mutants.sites import Site, sites
+from tests.mutants.trial import change_of, steady
 
 
 def test_a_sample_of_faults_is_seen(tmp_path: Path) -> None:
@@ -39,12 +40,12 @@ def test_every_mutation_of_python_is_python_and_another_program(file: str) -> No
 def test_comments_of_c_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "k.c.j2").write_text("/* a + b */\nx = y + z; // 1 - 2\n{# a * b #}\n")
     found = sites(tmp_path, "k.c.j2")
-    assert [str(site) for site in found] == ["k.c.j2:2: ' + ' -> ' - '"]
+    assert [str(site) for site in found] == ["k.c.j2:2:6: ' + ' -> ' - '"]
 
 
 def test_a_site_knows_when_the_file_has_changed() -> None:
     with pytest.raises(AssertionError, match="has changed"):
-        Site("f.py", 1, "f", 0, "a + b", "(a - b)").applied_to("x + y")
+        Site("f.py", 1, 1, "f", 0, "a + b", "(a - b)").applied_to("x + y")
 
 
 def test_a_change_is_measured_against_the_largest_value() -> None:
@@ -54,3 +55,22 @@ def test_a_change_is_measured_against_the_largest_value() -> None:
     assert change_of(before, {"w": np.array([1.0, np.nan])}) == float("inf")
     exact_zero = {"w": np.array([1.0]), "bias of keys": np.array([1e-9])}
     assert change_of(exact_zero, {**exact_zero, "bias of keys": np.array([-1e-9])}) < 1e-3
+
+
+def test_what_rounding_moves_tells_nothing() -> None:
+    values = {"w": np.array([1.0, 2.0]), "bias of keys": np.array([1e-3, -1e-3])}
+    twin = {"w": np.array([1.0, 2.0000002]), "bias of keys": np.array([-1e-3, -1e-3])}
+    assert steady(values, twin).keys() == {"w"}
+
+
+def test_a_campaign_goes_on_and_tries_again_what_nobody_saw(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    command = [sys.executable, "-m", "tests.mutants", "--jobs", "1", "--json", str(found)]
+    command += ["--model", "lenet", "--group", "gradients (vjp)", "--tries", "1"]
+    subprocess.run([*command, "--count", "2"], capture_output=True, check=True)
+    rows = json.loads(found.read_text())["mutations"]
+    stands = [row for row in rows if row["kind"] not in ("equivalent", "missed")]
+    subprocess.run([*command, "--count", "3", "--resume"], capture_output=True, check=True)
+    after = json.loads(found.read_text())["mutations"]
+    assert all(row in after for row in stands)
+    assert len({row["site"] for row in after}) == len(after) > len(stands)

@@ -24,24 +24,29 @@ from typing import Any
 
 import jinja2
 import numpy as np
+import torch
 
 from tests.mutants.models import SUBJECTS
 from tests.mutants.sites import Site
 
 STEPS = 3
 PATIENCE = 300  # seconds; a fault may make a loop endless
+NOTICEABLE = 1e-4
+"""A change of a loss or weight by this share of the largest is no rounding: it must be caught."""
+Values = Mapping[str, np.ndarray[Any, Any]]
 JUDGED_APART = ("golden", "main.c", "oracle")  # expectations, not what is computed
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial. `program` tells programs apart; values are losses and weights."""
+    """What came of a trial. `program` tells programs apart; values are losses and weights, of the
+    source as it is only those that rounding does not move."""
 
     error: str = ""
     program: str = ""
     passed: bool = False
     reason: str = ""
-    values: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
     reached: frozenset[str] = frozenset()
 
 
@@ -96,22 +101,53 @@ def attempt(
     def work() -> Outcome:
         sys.path.insert(0, str(source))
         os.environ["PYTHONPATH"] = str(source)
-        with tempfile.TemporaryDirectory() as folder, _reached(source, trace) as reached:
+        with tempfile.TemporaryDirectory() as folder:
             gradlet = importlib.import_module("gradlet")
-            module, options = SUBJECTS[subject].arguments()
-            recipe = gradlet.Recipe(**SUBJECTS[subject].recipe)
-            project = gradlet.build(module, f"{folder}/project", recipe=recipe, **options)
+            with _reached(source, trace) as reached:
+                project = _build(gradlet, subject, f"{folder}/project")
             program = _program(project.folder)
-            names = frozenset(reached)
             if program == known:
                 return Outcome(program=program)
             if not known:  # the source as it is; that it verifies is what all other tests show
-                return Outcome("", program, True, "", _values(gradlet, project), names)
+                twin = _build(gradlet, subject, f"{folder}/twin", disturbed=True)
+                values = steady(_values(gradlet, project), _values(gradlet, twin))
+                return Outcome("", program, True, "", values, frozenset(reached))
             verdict = gradlet.verify(project, steps=STEPS)
             values = _values(gradlet, project) if verdict.passed else {}
-            return Outcome("", program, verdict.passed, _reason(verdict), values, names)
+            return Outcome("", program, verdict.passed, _reason(verdict), values)
 
     return work
+
+
+def _build(gradlet: Any, subject: str, folder: str, *, disturbed: bool = False) -> Any:
+    """disturbed: all weights are moved by about a unit in the last place."""
+    module, options = SUBJECTS[subject].arguments()
+    if disturbed:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(1 + 1e-7 * torch.randn_like(parameter))
+    recipe = gradlet.Recipe(**SUBJECTS[subject].recipe)
+    return gradlet.build(module, folder, recipe=recipe, **options)
+
+
+def steady(values: Values, twin: Values) -> Values:
+    """Those that hardly move when all weights are rounded otherwise. The others tell nothing: what
+    is 0 in exact arithmetic, as the gradient of the bias of keys, Adam makes a whole step of."""
+    kept = {name: change_of({name: v}, {name: twin[name]}) for name, v in values.items()}
+    return {name: values[name] for name, change in kept.items() if change <= NOTICEABLE / 10}
+
+
+def change_of(before: Values, after: Values) -> float:
+    """The largest change of any value, as a share of the largest beside it."""
+    worst, largest = 0.0, max(float(np.abs(value).max(initial=0.0)) for value in before.values())
+    for name, value in before.items():
+        if name not in after or value.shape != after[name].shape:
+            return float("inf")
+        scale = max(float(np.abs(value).max(initial=0.0)), 1e-5 * largest, 1e-30)
+        moved = np.abs(np.asarray(after[name], np.float64) - value).max(initial=0.0)
+        worst = max(worst, float(moved / scale) if np.isfinite(moved) else float("inf"))
+    return worst
 
 
 def _program(folder: Path) -> str:
@@ -124,10 +160,15 @@ def _program(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _values(gradlet: Any, project: Any) -> dict[str, np.ndarray[Any, Any]]:
+def _values(gradlet: Any, project: Any) -> Values:
+    """Losses, and what the last step leaves, in the model's own order: how it is stored is another
+    thing."""
     run = gradlet.run(project, steps=STEPS, states=True)
     values = {"loss": np.array(run.loss)}
-    values.update({name: np.asarray(value) for name, value in run.states[-1].items()})
+    for name, value in run.states[-1].items():
+        view, order = project.plan.graph.stored.get(name, ((value.size,), (0,)))
+        turned = np.reshape(value, [view[dim] for dim in order])
+        values[name] = turned.transpose(np.argsort(order)).reshape(-1)
     return values
 
 

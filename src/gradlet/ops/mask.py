@@ -35,15 +35,21 @@ class MaskedFill(Op):
 
     name = "masked_fill"
     inputs = ("x", "mask")
-    exact = True
     overwrites = ("x",)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (broadcast(*ins),)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        replaced = ins[1] <= 0 if _keeps(attrs) else ins[1] > 0
-        return (np.where(replaced, number(attrs, "value"), ins[0]),)
+        return (np.where(_replaced(attrs, ins[1]), number(attrs, "value"), ins[0]),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """x is copied; the number is rounded, unless float32 has it."""
+        value = number(attrs, "value")
+        inexact = value if value != float(np.float32(value)) else 0.0
+        return (np.where(_replaced(attrs, ins[1]), inexact, np.zeros_like(results[0])),)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
@@ -72,6 +78,11 @@ class MaskedFill(Op):
 
 def _keeps(attrs: Attrs) -> bool:
     return bool(attrs.get("keep", False))
+
+
+def _replaced(attrs: Attrs, mask: Array) -> Array:
+    found: Array = mask <= 0 if _keeps(attrs) else mask > 0
+    return found
 
 
 def storable(imp: Importer, value: float) -> float:
