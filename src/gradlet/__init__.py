@@ -11,6 +11,7 @@ from gradlet import interrupt
 interrupt.begin()
 
 from gradlet.api import (  # noqa: E402
+    Note,
     Recipe,
     build,
     capture,
@@ -28,6 +29,7 @@ from gradlet.errors import DoesNotFit, GradletError  # noqa: E402
 __all__ = [
     "DoesNotFit",
     "GradletError",
+    "Note",
     "Recipe",
     "build",
     "capture",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradlet import target as targets
-from gradlet.capture import Captured, capture
+from gradlet.capture import Captured, Note, capture
 from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.capture.onnx_record import record_onnx
@@ -36,6 +36,7 @@ from gradlet.verify import verify
 
 __all__ = [
     "Captured",
+    "Note",
     "Recipe",
     "build",
     "capture",

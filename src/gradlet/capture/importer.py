@@ -27,7 +27,8 @@ class Captured:
     targets has one leading index per micro-batch; defaults are the model's own wishes for
     training (loss, lr, ...), which the command line may overrule. module is the user's own, if
     the model came as one, and calling says how it is called; source is the ONNX file and what of
-    it the graph holds. bn is what the batch norms were told to do.
+    it the graph holds. bn is what the batch norms were told to do. notes is what was done to the
+    model that its owner should know.
     """
 
     graph: Graph
@@ -37,6 +38,7 @@ class Captured:
     calling: Any = field(default=None, compare=False)
     source: Any = field(default=None, compare=False)
     bn: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Unsupported(GradletError):
