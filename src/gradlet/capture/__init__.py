@@ -278,7 +278,9 @@ def _from_module(module: Any, inputs: Any, targets: Any, name: str, wishes: Wish
 
     if inputs is None:
         raise GradletError(f"module '{name}' needs example inputs to be captured")
-    graph, calling = captured_module(module, inputs, name=name, **vars(wishes))
+    graph, calling = captured_module(
+        module, inputs, name=name, batch=wishes.batch, output=wishes.output, bn=wishes.bn
+    )
     size = graph.tensors[graph.inputs[0]].shape[0]
     if targets is None:
         return Captured(graph, module=module, calling=calling, bn=wishes.bn)
