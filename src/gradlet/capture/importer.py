@@ -251,9 +251,12 @@ def refuse_bad_values(graph: Graph) -> None:
     for name, value in graph.data.items():
         if not np.isfinite(value).all():
             bad = int((~np.isfinite(value)).sum())
+            what, way = "parameter", "repair or retrain the weights first"
+            if graph.tensors[name].role == "const":
+                what, way = "constant", "compute with large numbers such as -1e9 instead"
             raise GradletError(
-                f"parameter '{name}' of model '{graph.name}' contains NaN or infinity in {bad} of "
-                f"{value.size} places; repair or retrain the weights first"
+                f"{what} '{name}' of model '{graph.name}' contains NaN or infinity in {bad} of "
+                f"{value.size} places; {way}"
             )
     for name, value in graph.samples.items():
         if not np.isfinite(value).all():

@@ -49,6 +49,8 @@ def _torch_whole_division(imp: Importer, call: Call) -> str:
 @from_onnx("Mod")
 def _onnx_mod(imp: Importer, call: Call) -> str:
     how = "trunc" if call.attrs.get("fmod", 0) else "floor"
+    if imp.kind(call.args[1]) == "float" and imp.fixed(call.args[1]) is None:
+        raise imp.unsupported("a divisor of floats that depends on the data; it must be a constant")
     return _left_over(imp, call.args[0], call.args[1], how)
 
 
