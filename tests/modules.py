@@ -259,6 +259,79 @@ def by_masks(net: RandomModule, shape: tuple[int, ...]) -> Function:
 
 
 @kind(MAPS, ROWS, ANY)
+def by_places(net: RandomModule, shape: tuple[int, ...]) -> Function:
+    """What sorting, looking up and writing in place do with places that the data decide."""
+    axis = net.chance.randrange(1, len(shape))
+    scale = net.weight(*shape[axis:])
+    count = net.chance.randint(1, shape[axis])
+
+    def written(x: Tensor) -> Tensor:
+        y = torch.tanh(x).clone()
+        y.narrow(axis, 0, count).mul_(0.5)
+        y[x > 1] = 0.25
+        return y * scale()
+
+    chosen: Function = net.chance.choice(
+        (
+            lambda x: x.sort(axis, descending=True).values * scale(),
+            lambda x: x.topk(count, axis).values,
+            lambda x: (x * scale()).gather(axis, x.argsort(axis, stable=True)),
+            lambda x: x.index_select(axis, torch.arange(count)) * 0.7,
+            lambda x: torch.zeros_like(x).scatter(
+                axis, x.argsort(axis, stable=True), torch.tanh(x * scale())
+            ),
+            lambda x: (x * scale()).cumsum(axis) / 2,
+            lambda x: x + F.one_hot(x.argmax(axis), shape[axis]).movedim(-1, axis) * scale(),
+            written,
+        )
+    )
+    return chosen
+
+
+@kind(MAPS, ROWS, ANY)
+def by_angles(net: RandomModule, shape: tuple[int, ...]) -> Function:
+    """Waves, remainders, spectra, norms with a limit, and a rounding that has a slope."""
+    own = net.weight(*shape[1:])
+    chosen: Function = net.chance.choice(
+        (
+            lambda x: torch.sin(3 * x) * own(),
+            lambda x: torch.cos(x + own()) + torch.atan(x),
+            lambda x: torch.remainder(x, 0.7) * own(),
+            lambda x: torch.fft.rfft(x * own(), norm="ortho").abs(),
+            lambda x: torch.fft.irfft(torch.fft.rfft(x) * 0.5, n=shape[-1]) + own(),
+            lambda x: torch.renorm(x + own(), 2, 1, 0.8),
+            lambda x: x + ((2 * x).round() / 2 - x).detach() * torch.sigmoid(own()),
+        )
+    )
+    return chosen
+
+
+@kind(MAPS)
+def volume(net: RandomModule, shape: tuple[int, ...]) -> Function:
+    """The channels as depth: convolved and pooled in three dimensions."""
+    _, c, h, w = shape
+    size = (min(2, c), min(3, h), min(2, w))
+    weight, bias = net.weight(2, 1, *size), net.weight(2)
+    pool = (1, min(2, h), 1)
+
+    def convolved(x: Tensor) -> Tensor:
+        y = F.conv3d(x.unsqueeze(1), weight(), bias(), padding=(0, 1, 0))
+        return F.max_pool3d(y, pool).flatten(1, 2)
+
+    return convolved
+
+
+@kind(MAPS, ROWS)
+def contraction(net: RandomModule, shape: tuple[int, ...]) -> Function:
+    """An einsum of two operands along the last dimensions."""
+    if len(shape) == 4:
+        mixing = net.weight(shape[1], 3)
+        return lambda x: torch.einsum("ncij,cd->ndij", x, mixing())
+    inner = net.weight(shape[-1], 4)
+    return lambda x: torch.einsum("n...d,de->n...e", x, inner())
+
+
+@kind(MAPS, ROWS, ANY)
 def by_broadcasting(net: RandomModule, shape: tuple[int, ...]) -> Function:
     """A parameter that repeats along some dimensions, added or multiplied."""
     own = tuple(n if net.chance.random() < 0.6 else 1 for n in (1, *shape[1:]))

@@ -153,7 +153,7 @@ def frozen_norm(net: Network, x: str) -> str:
 
 ACTIVATIONS: tuple[tuple[str, Attrs], ...] = (
     *((name, {}) for name in ("relu", "sigmoid", "tanh", "erf", "gelu", "gelu_tanh", "silu")),
-    *((name, {}) for name in ("hardswish", "abs", "neg")),
+    *((name, {}) for name in ("hardswish", "abs", "neg", "sin", "cos", "atan")),
     ("hardsigmoid", {"slope": 1 / 6, "offset": 0.5}),
     ("leaky_relu", {"slope": 0.1}),
     ("elu", {"alpha": 0.7}),

@@ -21,7 +21,11 @@ int share_begin(int id, int count, int n) { return share(id, count, n).begin; }
 int share_end(int id, int count, int n) { return share(id, count, n).end; }
 int ceil_div(int a, int b) { return gl_ceil_div(a, b); }
 """
-FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sigmoid", "tanh", "erf", "normal")
+FUNCTIONS = (
+    *("exp", "expm1", "log", "log1p", "sqrt", "sigmoid", "tanh", "erf", "normal"),
+    *("sin", "cos", "atan"),
+)
+FAR = math.sin(np.float32(1e30)), math.cos(np.float32(1e30))
 MANY = """void many_{0}(float *y, const float *x, int n)
 {{
     for (int i = 0; i < n; ++i) y[i] = gl_{0}(x[i]);
@@ -98,6 +102,9 @@ def _sigmoid(x: float) -> float:
         ("tanh", math.tanh, -3e38, 3e38, 4),
         ("erf", math.erf, -3e38, 3e38, 3),
         ("normal", _normal, -13, 3e38, 6),
+        ("sin", math.sin, -3e38, 3e38, 3),
+        ("cos", math.cos, -3e38, 3e38, 3),
+        ("atan", math.atan, -3e38, 3e38, 3),
     ],
 )
 def test_functions_stay_within_their_bounds(
@@ -122,6 +129,9 @@ def test_functions_at_the_ends_of_the_line(library: Any) -> None:
         "tanh": [np.nan, 1, -1, 0, 0, -1, 1],
         "erf": [np.nan, 1, -1, 0, 0, -1, 1],
         "normal": [np.nan, 1, 0, 0.5, 0.5, 0, 1],
+        "sin": [np.nan, np.nan, np.nan, 0, 0, -FAR[0], FAR[0]],
+        "cos": [np.nan, np.nan, np.nan, 1, 1, FAR[1], FAR[1]],
+        "atan": [np.nan, *(math.pi / 2 * np.array([1, -1, 0, 0, -1, 1]))],
         "sqrt": [np.nan, np.inf, np.nan, 0, 0, np.nan, np.float32(1e15)],
     }
     for name, values in wanted.items():

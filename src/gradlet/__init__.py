@@ -17,6 +17,7 @@ from gradlet.errors import DoesNotFit, GradletError
 
 if TYPE_CHECKING:
     from gradlet.api import (
+        Note,
         Recipe,
         build,
         capture,
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DoesNotFit",
     "GradletError",
+    "Note",
     "Recipe",
     "build",
     "capture",

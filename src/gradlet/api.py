@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from gradlet import target as targets
-from gradlet.capture import Captured, capture
+from gradlet.capture import Captured, Note
+from gradlet.capture import capture as capture_model
 from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.capture.onnx_record import record_onnx
@@ -24,6 +25,7 @@ from gradlet.engines.device import fitted
 from gradlet.engines.model import Run
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Array, Graph
+from gradlet.keywords import told
 from gradlet.ops.losses import LABELLED, target_of
 from gradlet.plan import Options, Plan
 from gradlet.plan import plan as plan_data
@@ -32,10 +34,11 @@ from gradlet.recorded import Recording
 from gradlet.report import MemoryReport, memory_report
 from gradlet.report.fit import explain
 from gradlet.train import train
-from gradlet.verify import verify
+from gradlet.verify import verify as verify_project
 
 __all__ = [
     "Captured",
+    "Note",
     "Recipe",
     "build",
     "capture",
@@ -49,6 +52,8 @@ __all__ = [
     "verify",
 ]
 
+capture = told(recipe=Recipe.__dataclass_fields__)(capture_model)
+verify = told()(verify_project)
 ENGINES: dict[str, Callable[..., Run]] = {"sim": sim.run, "gvsoc": gvsoc.run, "host": host.run}
 
 
@@ -157,6 +162,7 @@ def _is_mean(recipe: Recipe) -> bool:
     return recipe.reduction == "mean" and not recipe.class_weights
 
 
+@told(capture, recipe=Recipe.__dataclass_fields__)
 def build(
     model: Any,
     folder: str | Path,
@@ -194,6 +200,7 @@ def build(
     return emit(found, folder, request.recorded(captured, found), force=force)
 
 
+@told(capture, recipe=Recipe.__dataclass_fields__)
 def memory(
     model: Any,
     *,
@@ -275,6 +282,7 @@ def _drawn_targets(graph: Graph, loss: str) -> Array | None:
     return generator.standard_normal((count, *shape)).astype(np.float32)
 
 
+@told(sim.run, gvsoc.run, host.run)
 def run(
     project: Project | str | Path, *, engine: str | None = None, steps: int = 1, **options: Any
 ) -> Run:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -87,7 +88,8 @@ def build(
         recording = request.recorded(captured, plan)
     with progress("writing the project and its golden data"):
         project = gradlet.emit(plan, folder, recording, force=force)
-    _show(json_, _build_json(project.folder, plan), lambda: _build_table(project.folder, plan))
+    value = {**_build_json(project.folder, plan), "notes": list(captured.notes)}
+    _show(json_, value, lambda: _build_table(project.folder, plan))
 
 
 @command
@@ -133,8 +135,12 @@ def _captured(options: ModelOptions) -> tuple[Request, Captured]:
         Options(buffers=options.buffers),
     )
     request.device()  # a wrong one is told at once
-    with progress(f"capturing {options.model}"):
-        return request, request.captured()
+    with progress(f"capturing {options.model}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", gradlet.Note)
+        captured = request.captured()
+    for note in captured.notes:
+        stderr.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    return request, captured
 
 
 def _planned(request: Request, captured: Captured, *, fit: bool = True) -> Plan:

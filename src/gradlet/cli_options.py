@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from gradlet import target as targets
+from gradlet.capture.onnx_sizes import parse_dims
 from gradlet.errors import GradletError
 from gradlet.recipe import Recipe, parse_loss
 
@@ -79,6 +80,10 @@ class ModelOptions:
     input_: Annotated[
         str | None, typer.Option("--input", help="Shape of one sample, CxHxW, if there is none.")
     ] = None
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=SIZE of an open dimension of an ONNX file, such as sequence=16."),
+    ] = None
     bn: Annotated[
         str | None,
         typer.Option(help="What batch norms do: train, frozen or recalibrate.  [default: as is]"),
@@ -119,6 +124,7 @@ class ModelOptions:
             "data": self.data,
             "output": self.output or "",
             "bn": self.bn or "",
+            "dims": parse_dims(self.dim or []),
         }
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from gradlet.errors import GradletError
+from gradlet.keywords import UnknownKeyword, unknown
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,21 @@ class Recipe:
     pos_weight: tuple[float, ...] = ()
     bn: str = ""
 
+
+def _told(init: Callable[..., None]) -> Callable[..., None]:
+    known = list(Recipe.__dataclass_fields__)
+
+    @wraps(init)
+    def checked(self: Recipe, *args: Any, **options: Any) -> None:
+        for name in options:
+            if name not in known:
+                raise UnknownKeyword(unknown("gradlet.Recipe", name, known))
+        init(self, *args, **options)
+
+    return checked
+
+
+Recipe.__init__ = _told(Recipe.__init__)  # type: ignore[method-assign]
 
 LOSS_OPTIONS = (
     "reduction",

@@ -26,8 +26,10 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
     """Append loss, backward pass and update. `targets` has one leading index per micro-batch."""
     _check_recipe(recipe)
     if len(graph.outputs) != 1:
+        listed = ", ".join(str(graph.tensors[name]) for name in graph.outputs)
         raise GradletError(
-            f"the model returns {len(graph.outputs)} tensors; a loss needs exactly one"
+            f"the model returns {len(graph.outputs)} tensors ({listed}); a loss needs one: choose "
+            f"it with --output INDEX (in Python, output=...)"
         )
     output = graph.tensors[graph.outputs[0]]
     if output.role in EXTERNAL_ROLES:
@@ -103,7 +105,10 @@ def _append_loss(
     output = builder.tensors[graph.outputs[0]]
     if recipe.loss in LABELLED and len(output.shape) < 2:
         raise GradletError(
-            f"{recipe.loss} needs an output of [batch, classes]; the model gives {output}"
+            f"{recipe.loss} needs an output of [batch, classes]; the model's, "
+            f"'{graph.own_name(output.name)}', is {list(output.shape)}. For that there are "
+            f"{', '.join(loss for loss in LOSSES if loss not in LABELLED)} (--loss mse; in Python, "
+            f"Recipe(loss='mse')), or let the model return scores of the classes"
         )
     samples, stored = dict(graph.samples), dict(graph.stored)
     modelled, order = stored.get(output.name, (output.shape, tuple(range(len(output.shape)))))
@@ -143,9 +148,16 @@ def _checked_targets(
     targets: Array, shape: Shape, dtype: str, output: Shape, recipe: Recipe
 ) -> Array:
     if targets.shape[1:] != shape:
+        fit = [
+            loss
+            for loss in LOSSES
+            if (loss not in LABELLED or len(output) > 1)
+            and target_of(loss, output)[0] == targets.shape[1:]
+        ]
+        way = f"for such targets there are {', '.join(fit)}" if fit else "no loss fits such targets"
         raise GradletError(
             f"targets have shape {targets.shape[1:]} per batch, but {recipe.loss} on an output of "
-            f"{output} needs {shape}"
+            f"{output} needs {shape}; {way}"
         )
     if dtype == "f32":
         if not np.isfinite(targets).all():

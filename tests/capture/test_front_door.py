@@ -227,7 +227,7 @@ def lasting(m: Any, x: Tensor) -> Tensor:
     [
         (doubly, "an element is written twice"),
         (quietly, "overwrites, under no_grad, what has a gradient"),
-        (lambda m, x: m.b(m.a(x) + torch.rand(6)), "random numbers, other than for dropout"),
+        (lambda m, x: m.b(m.a(x) + torch.rand(6)), "random numbers, here of aten.rand.default"),
         (lasting, "it changes 'steps' of the model at every step"),
     ],
 )

@@ -19,6 +19,7 @@ from gradlet.capture.onnx_oracle import module as oracle_module
 from gradlet.capture.onnx_oracle.base import TABLE
 from gradlet.capture.onnx_oracle.module import OnnxModule, Program
 from gradlet.capture.onnx_record import record_onnx
+from gradlet.capture.onnx_sizes import Sizes
 from gradlet.capture.record_modes import Refused
 from gradlet.graph import Array, Graph
 from gradlet.ops import OPS
@@ -42,7 +43,7 @@ def recorded(
     path: Path, recipe: Recipe | None = None, layout: str = "chw", batch: int | None = 2
 ) -> tuple[Recording, Graph]:
     recipe = recipe or Recipe(loss="mse")
-    captured: Captured = captured_onnx(path, batch=batch)
+    captured: Captured = captured_onnx(path, Sizes(batch))
     graph = training_graph(captured, recipe, layout=layout)
     targets = _targets(captured, recipe)
     assert targets is not None

@@ -69,7 +69,7 @@ class Unsupported(nn.Module):
         self.block = nn.Sequential(nn.Conv2d(2, 3, 1), nn.RReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.fft.fft(self.block(x)).real
+        x = torch.lgamma(self.block(x))
         return torch.erfinv(x)
 
 
@@ -79,8 +79,65 @@ def test_all_missing_ops_in_one_message() -> None:
     text = str(caught.value)
     assert "model 'odd'" in text
     assert "module 'block.1': aten.rrelu.default on [1, 3, 4, 4]" in text
-    for name in ("fft_fft", "erfinv"):
+    for name in ("lgamma", "erfinv"):
         assert name in text
+    assert "there is" not in text  # a name that looks alike is no hint
+
+
+class Repeated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Odd() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return torch.sort(x)[0]
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.lgamma(self.inner(x).abs() + 1)
+
+
+def test_equal_ops_are_listed_once_with_the_line_that_has_them() -> None:
+    with pytest.raises(GradletError) as caught:
+        capture_module(Repeated(), torch.randn(2, 3), name="odd")
+    (_, line) = str(caught.value).splitlines()
+    assert line.startswith(
+        "  module 'layers.0': aten.lgamma.default on [2, 3] (test_torch.py, line"
+    )
+    assert "`return torch.lgamma(self.inner(x).abs() + 1)`" in line
+    assert line.endswith("(3 times, also in 'layers.1', 'layers.2')")
+
+
+class OwnBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: object, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+class Spike(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = OwnBackward.apply(x)
+        return result
+
+
+def test_a_function_with_its_own_backward_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(Spike()), nn.Linear(3, 2))
+    message = r"module '1\.0' of 'm' uses the autograd\.Function 'OwnBackward'.*s \+ \(y - s\)"
+    with pytest.raises(GradletError, match=message):
+        capture_module(model, torch.randn(2, 3), name="m")
+    frozen = nn.Sequential(nn.Flatten(), Spike(), nn.Linear(3, 2))  # where nothing is trained
+    assert capture_module(frozen, torch.randn(2, 3), name="m").nodes
 
 
 class Dynamic(nn.Module):

@@ -18,6 +18,9 @@ SIGNED = (
     "hardswish",
     "exp",
     "expm1",
+    "sin",
+    "cos",
+    "atan",
 )
 STEPS = ("floor", "ceil", "round", "trunc", "sign")
 POSITIVE = ("log", "sqrt", "reciprocal", "root", "log1p")

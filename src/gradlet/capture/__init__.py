@@ -6,11 +6,12 @@ import importlib.util
 import math
 import sys
 import traceback
+import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from gradlet.dtypes import numpy_dtype
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 
-__all__ = ["Captured", "capture"]
+__all__ = ["Captured", "Note", "capture"]
 DAMAGED = (OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What reading an archive may end with; methods of compression that are not there among them."""
 
@@ -38,6 +39,7 @@ def capture(
     data: Path | None = None,
     output: str | int = "",
     bn: str = "",
+    dims: Mapping[str, int] | None = None,
     name: str = "",
 ) -> Captured:
     """Capture an nn.Module, `file.py:name`, a `.onnx`, a `.toml` or `zoo:NAME`.
@@ -47,13 +49,42 @@ def capture(
     further micro-batches of the golden data. `data` names an .npz with arrays `inputs` and
     `targets` that take their place. `output` chooses among the tensors that the model returns, by
     name or by number; `bn` says what batch norms do in training: train, frozen or recalibrate.
+    `dims` are the sizes of open dimensions of an ONNX file by their names; examples tell them, too.
     """
     if batch is not None and not 1 <= batch <= MOST_ELEMENTS:
         raise GradletError(f"a batch of {batch} makes no sense")
-    wishes = Wishes(batch, str(output), bn)
+    wishes = Wishes(batch, str(output), bn, dims or {})
+    arrays = {} if data is None else _loaded(data)
     with redirect_stdout(sys.stderr):  # a model's own prints are no result
-        captured = _captured(model, inputs, targets, input_shape, name, wishes)
-        return captured if data is None else _with_data(captured, data)
+        if isinstance(model, str | Path) and _is_file(model):
+            given = Given(inputs, targets, input_shape, arrays)
+            captured = _from_file(Path(model), wishes, given)
+        else:
+            if wishes.dims:
+                raise GradletError("--dim is for ONNX files; a module has the sizes of its inputs")
+            captured = _captured(model, inputs, targets, input_shape, name, wishes)
+        captured = captured if data is None else _with_data(captured, arrays, str(data))
+    for note in captured.notes:
+        warnings.warn(note, Note, stacklevel=2)
+    return captured
+
+
+class Note(UserWarning):
+    """What was done to a model that its owner should know."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user has beside a file that holds a model."""
+
+    inputs: Any = None
+    targets: Any = None
+    shape: Sequence[int] | None = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+def _is_file(model: str | Path) -> bool:
+    return not str(model).startswith("zoo:") and ".py:" not in str(model)
 
 
 @dataclass(frozen=True)
@@ -63,6 +94,7 @@ class Wishes:
     batch: int | None = None
     output: str = ""
     bn: str = ""
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 def _captured(
@@ -78,9 +110,7 @@ def _captured(
         return _from_module(model, inputs, targets, own, wishes)
     if str(model).startswith("zoo:"):
         return _from_zoo(str(model), wishes)
-    if ".py:" in str(model):
-        return _from_python(str(model), input_shape, wishes)
-    return _from_file(Path(model), wishes)
+    return _from_python(str(model), input_shape, wishes)
 
 
 def _from_zoo(model: str, wishes: Wishes) -> Captured:
@@ -93,7 +123,7 @@ def _from_zoo(model: str, wishes: Wishes) -> Captured:
     return replace(captured, defaults={"loss": entry.loss})
 
 
-def _from_file(path: Path, wishes: Wishes) -> Captured:
+def _from_file(path: Path, wishes: Wishes, given: Given) -> Captured:
     readers = {".onnx": _from_onnx, ".toml": _from_toml}
     reader = readers.get(path.suffix)
     if reader is None:
@@ -106,20 +136,55 @@ def _from_file(path: Path, wishes: Wishes) -> Captured:
         raise GradletError(
             f"--bn {wishes.bn}: {path} says itself what its norms do; --bn is for PyTorch modules"
         )
-    return reader(path, wishes)
+    captured = reader(path, wishes, given)
+    if given.inputs is None and given.targets is None:
+        return captured
+    return _with_data(captured, _by_name(captured.graph, given, path), f"the data for {path}")
 
 
-def _from_onnx(path: Path, wishes: Wishes) -> Captured:
+def _by_name(graph: Graph, given: Given, path: Path) -> dict[str, Array]:
+    """Inputs and targets of a caller as arrays, as a file of data has them."""
+    values = _listed(given.inputs)
+    if not isinstance(values, Mapping):
+        if len(values) not in (0, len(graph.inputs)):
+            wanted = ", ".join(map(graph.own_name, graph.inputs))
+            raise GradletError(f"{path} has inputs {wanted}; {len(values)} were given")
+        values = dict(zip(map(graph.own_name, graph.inputs), values, strict=False))
+    arrays = {f"input.{name}": np.asarray(value) for name, value in values.items()}
+    targets = {} if given.targets is None else {"targets": np.asarray(given.targets)}
+    return {**arrays, **targets}
+
+
+def _listed(inputs: Any) -> Mapping[str, Any] | Sequence[Any]:
+    if inputs is None:
+        return ()
+    return inputs if isinstance(inputs, Mapping | list | tuple) else (inputs,)
+
+
+def _from_onnx(path: Path, wishes: Wishes, given: Given) -> Captured:
     from gradlet.capture.onnx import captured_onnx
+    from gradlet.capture.onnx_sizes import Sizes
 
-    return captured_onnx(path, batch=wishes.batch, output=wishes.output)
+    values = _listed(given.inputs)
+    examples: Any = [np.shape(value) for value in values]
+    if isinstance(values, Mapping):
+        examples = {name: np.shape(value) for name, value in values.items()}
+    elif given.arrays:
+        examples = {k.removeprefix("input."): v.shape for k, v in given.arrays.items()}
+        if "inputs" in examples:
+            examples = [examples["inputs"]]
+    elif given.shape:
+        examples = [(1, *given.shape)]
+    return captured_onnx(path, Sizes(wishes.batch, wishes.dims, examples), wishes.output)
 
 
-def _from_toml(path: Path, wishes: Wishes) -> Captured:
+def _from_toml(path: Path, wishes: Wishes, given: Given) -> Captured:
     from gradlet.capture.toml import capture_toml
 
     if wishes.output:
         raise GradletError(f"--output {wishes.output}: the result of a .toml is its last layer")
+    if wishes.dims:
+        raise GradletError(f"--dim is for ONNX files; {path} gives the size of its input itself")
     return capture_toml(path, batch=wishes.batch)
 
 
@@ -213,7 +278,9 @@ def _from_module(module: Any, inputs: Any, targets: Any, name: str, wishes: Wish
 
     if inputs is None:
         raise GradletError(f"module '{name}' needs example inputs to be captured")
-    graph, calling = captured_module(module, inputs, name=name, **vars(wishes))
+    graph, calling = captured_module(
+        module, inputs, name=name, batch=wishes.batch, output=wishes.output, bn=wishes.bn
+    )
     size = graph.tensors[graph.inputs[0]].shape[0]
     if targets is None:
         return Captured(graph, module=module, calling=calling, bn=wishes.bn)
@@ -232,17 +299,21 @@ def _from_module(module: Any, inputs: Any, targets: Any, name: str, wishes: Wish
     return Captured(graph, given, module=module, calling=calling, bn=wishes.bn)
 
 
-def _with_data(captured: Captured, path: Path) -> Captured:
-    """Replace inputs and targets by the user's own."""
-    graph = captured.graph
+def _loaded(path: Path) -> dict[str, Array]:
     try:
         with np.load(path) as file:
-            arrays = dict(file)
+            return dict(file)
     except DAMAGED as error:
         raise GradletError(f"cannot read '{path}' as .npz: {error}") from None
-    given = {name: arrays[_key(graph, name, arrays, path)] for name in graph.inputs}
+
+
+def _with_data(captured: Captured, arrays: Mapping[str, Array], path: str) -> Captured:
+    """Replace inputs and targets by the user's own, where there are some."""
+    graph = captured.graph
+    names = () if list(arrays) == ["targets"] and captured.module is None else graph.inputs
+    given = {name: arrays[_key(graph, name, arrays, path)] for name in names}
     counts = {graph.own_name(name): len(values) for name, values in given.items() if values.ndim}
-    samples = {name: _user_samples(graph, name, given[name], path) for name in graph.inputs}
+    samples = {name: _user_samples(graph, name, given[name], path) for name in names}
     targets = captured.targets
     if "targets" in arrays:
         size = graph.tensors[graph.inputs[0]].shape[0]
@@ -253,12 +324,12 @@ def _with_data(captured: Captured, path: Path) -> Captured:
         raise GradletError(
             f"'{path}' has different numbers of samples: {listed}; each input needs its target"
         )
-    graph = replace(graph, samples=samples)
+    graph = replace(graph, samples={**graph.samples, **samples})
     check_indices(graph)
     return replace(captured, graph=graph, targets=targets)
 
 
-def _key(graph: Graph, name: str, arrays: dict[str, Array], path: Path) -> str:
+def _key(graph: Graph, name: str, arrays: Mapping[str, Array], path: str) -> str:
     """The array of an input: `inputs` of the only one, else its name. `targets` is never an input;
     one that is called so is given as `input.targets`."""
     own = graph.own_name(name)
@@ -297,7 +368,7 @@ def _check_range(values: Array, what: str) -> None:
         )
 
 
-def _user_samples(graph: Graph, name: str, values: Array, path: Path) -> Array:
+def _user_samples(graph: Graph, name: str, values: Array, path: str) -> Array:
     shape, own = graph.tensors[name].shape, graph.own_name(name)
     if values.ndim == 0 or values.shape[1:] != shape[1:]:
         raise GradletError(

@@ -18,9 +18,15 @@ VIEWS = frozenset(_VIEWS.split())
 _UNMOVED = ("to", "type_as", "dropout", "feature_dropout")
 
 
+_TURNED = ("transpose_", "t_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_")
+"""These leave the numbers where they are, and are views under another name."""
+
+
 def in_place(target: str) -> bool:
     """Whether an overload replaces its first operand, as `aten.relu_.default` does."""
     parts = target.split(".")
+    if len(parts) == 3 and parts[1] in _TURNED:
+        return False
     return len(parts) == 3 and parts[1].endswith("_") and not parts[1].startswith("_")
 
 
@@ -55,6 +61,7 @@ class Aliases:
     def _shares(self, node: Any, first: Any) -> bool:
         """Whether a view is one: what PyTorch does with a tensor that lies so."""
         name = op_name(str(node.target))
+        name = name.rstrip("_") if name in _TURNED else name
         if "getitem" in name:
             return first.name in self.family
         if name not in VIEWS:

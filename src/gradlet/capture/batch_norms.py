@@ -78,10 +78,10 @@ def _step(x: Any, mean: Any, var: Any, momentum: float) -> None:
             var.copy_((1 - momentum) * var + momentum * values.var(1))
 
 
-def place_of(error: BaseException, module: Any) -> str:
-    """The batch norm that an error was raised in, by its path."""
+def place_of(error: BaseException, module: Any, kind: Any = None) -> str:
+    """The batch norm, or other kind of module, that an error was raised in, by its path."""
     paths = {id(part): path for path, part in module.named_modules()}
-    kind = require_torch().nn.modules.batchnorm._BatchNorm
+    kind = kind or require_torch().nn.modules.batchnorm._BatchNorm
     trace, found = error.__traceback__, ""
     while trace is not None:
         part = trace.tb_frame.f_locals.get("self")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +26,8 @@ class Captured:
     targets has one leading index per micro-batch; defaults are the model's own wishes for
     training (loss, lr, ...), which the command line may overrule. module is the user's own, if
     the model came as one, and calling says how it is called; source is the ONNX file and what of
-    it the graph holds. bn is what the batch norms were told to do.
+    it the graph holds. bn is what the batch norms were told to do. notes is what was done to the
+    model that its owner should know.
     """
 
     graph: Graph
@@ -37,42 +37,59 @@ class Captured:
     calling: Any = field(default=None, compare=False)
     source: Any = field(default=None, compare=False)
     bn: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Unsupported(GradletError):
     """One operation that cannot be taken over; capture collects them all before it gives up."""
 
 
+class Line(NamedTuple):
+    """An operation that is missing: where, what, on which shapes, why, and where it is written."""
+
+    module: str
+    target: str
+    shapes: str
+    reason: str
+    code: str = ""
+
+
 @dataclass
 class Missing:
     """What a model uses and Gradlet lacks, in the order of appearance."""
 
-    lines: list[str] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
-    def note(self, module: str, target: str, shapes: Sequence[str], reason: str) -> None:
-        where = f"module '{module}'" if module else "the top module"
-        operands = f" on {', '.join(shapes)}" if shapes else ""
-        line = f"{where}: {target}{operands}: {reason}"
-        if line not in self.lines:
-            self.lines.append(line)
+    def note(
+        self, module: str, target: str, shapes: Sequence[str], reason: str, code: str = ""
+    ) -> None:
+        self.lines.append(Line(module, target, ", ".join(shapes), reason, code))
 
     def raise_if_any(self, model: str) -> None:
         if self.lines:
-            listing = "\n  ".join(self.lines)
+            kinds: dict[tuple[str, str], list[Line]] = {}
+            for line in self.lines:
+                kinds.setdefault((line.target, line.reason), []).append(line)
+            listing = "\n  ".join(map(_told, kinds.values()))
             raise GradletError(f"model '{model}' uses what Gradlet does not support:\n  {listing}")
 
 
-def suggestion(target: str, known: Sequence[str]) -> str:
-    """A supported operation of nearly the same name, if there is one, as a hint."""
-    names = {_plain(name): name for name in known}
-    near = difflib.get_close_matches(_plain(target), list(names), n=1, cutoff=0.7)
-    hint = f" (there is {names[near[0]]})" if near else ""
-    return f"no such operation{hint}; build it from supported layers or keep it out of the model"
+def _told(lines: Sequence[Line]) -> str:
+    """The same operation, wherever it is: once, with a count."""
+    first = lines[0]
+    where = f"module '{first.module}'" if first.module else "the top module"
+    code = f" ({first.code})" if first.code else ""
+    operands = f" on {first.shapes}" if first.shapes else ""
+    others = list(dict.fromkeys(f"'{line.module}'" for line in lines if line.module))
+    also = [name for name in others if name != f"'{first.module}'"]
+    listed = ", ".join(also[:3]) + (" and others" if len(also) > 3 else "")
+    count = f" ({len(lines)} times{f', also in {listed}' if also else ''})"
+    return f"{where}: {first.target}{operands}{code}: {first.reason}{count * (len(lines) > 1)}"
 
 
-def _plain(target: str) -> str:
-    parts = target.split(".")
-    return parts[1] if len(parts) == 3 else target.lower()
+UNKNOWN = (
+    "no such operation; build it from supported ones (docs/support.md) or keep it out of the model"
+)
 
 
 class GraphImporter:
@@ -81,6 +98,7 @@ class GraphImporter:
     def __init__(self, name: str) -> None:
         self.builder = GraphBuilder(name)
         self.module = ""
+        self.code = ""  # where the user wrote what is converted, if that is known
         self.missing = Missing()
         self.updates: dict[str, str] = {}
         self.recalibrate = False  # whether running statistics normalise after their step
@@ -101,6 +119,9 @@ class GraphImporter:
 
     def tensor(self, value: Any) -> str:
         raise NotImplementedError
+
+    def tensors(self, value: Any) -> Any:
+        return self.tensor(value)
 
     def count(self, kind: str) -> int:
         self._counts[kind] += 1
@@ -170,17 +191,17 @@ class GraphImporter:
         return Unsupported(reason)
 
     def convert(
-        self, handler: FromFrontEnd | None, call: Any, shapes: Sequence[str], known: Sequence[str]
+        self, handler: FromFrontEnd | None, call: Any, shapes: Sequence[str]
     ) -> str | Sequence[str] | None:
         """Run an op file's handler; None (and a note) if there is none or it refuses."""
         if handler is None:
-            reason = suggestion(call.target, known)
-            self.missing.note(self.module, call.target, shapes, reason)
+            self.missing.note(self.module, call.target, shapes, UNKNOWN, self.code)
             return None
         try:
             return handler(self, call)  # type: ignore[arg-type]
         except Unsupported as error:
-            self.missing.note(self.module, call.target, shapes, f"not supported: {error}")
+            reason = f"not supported: {error}"
+            self.missing.note(self.module, call.target, shapes, reason, self.code)
             return None
 
     def finish(
@@ -230,9 +251,12 @@ def refuse_bad_values(graph: Graph) -> None:
     for name, value in graph.data.items():
         if not np.isfinite(value).all():
             bad = int((~np.isfinite(value)).sum())
+            what, way = "parameter", "repair or retrain the weights first"
+            if graph.tensors[name].role == "const":
+                what, way = "constant", "compute with large numbers such as -1e9 instead"
             raise GradletError(
-                f"parameter '{name}' of model '{graph.name}' contains NaN or infinity in {bad} of "
-                f"{value.size} places; repair or retrain the weights first"
+                f"{what} '{name}' of model '{graph.name}' contains NaN or infinity in {bad} of "
+                f"{value.size} places; {way}"
             )
     for name, value in graph.samples.items():
         if not np.isfinite(value).all():

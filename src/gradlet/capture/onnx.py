@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from gradlet.capture.canonical import canonical
 from gradlet.capture.importer import Captured, drawn_samples
-from gradlet.capture.onnx_file import OnnxFile, read_onnx, with_output
+from gradlet.capture.onnx_file import OnnxFile, read_onnx
+from gradlet.capture.onnx_sizes import Sizes
 from gradlet.capture.onnx_walk import OnnxImporter
 from gradlet.errors import GradletError, InternalError
 from gradlet.extras import require_onnx
@@ -46,25 +47,25 @@ class OnnxSource:
 
 def capture_onnx(path: Path, *, batch: int | None = None, output: str = "") -> Graph:
     """The forward graph of an ONNX file, with one standard-normal sample per input."""
-    return captured_onnx(path, batch=batch, output=output).graph
+    return captured_onnx(path, Sizes(batch), output).graph
 
 
-def captured_onnx(path: Path, *, batch: int | None = None, output: str = "") -> Captured:
+def captured_onnx(path: Path, sizes: Sizes, output: str = "") -> Captured:
     """The same, with what it came from."""
-    file = with_output(read_onnx(path, batch), output)
+    file = read_onnx(path, sizes, output)
     try:
         graph, origins = _imported(file)
     except GradletError as error:
         if file.fixed is not None:
             # raises if the batch is not to blame
-            _imported(with_output(read_onnx(path, None), output))
+            _imported(read_onnx(path, replace(sizes, batch=None), output))
             raise GradletError(
-                f"{path} fixes a batch of {file.fixed} and contradicts itself with {batch}; export "
-                f"it with a dynamic batch or with that batch. {error}"
+                f"{path} fixes a batch of {file.fixed} and contradicts itself with "
+                f"{file.batch}; export it with a dynamic batch or with that batch. {error}"
             ) from None
         raise
     _check_against_file(graph, file)
-    return Captured(graph, source=OnnxSource(file, origins))
+    return Captured(graph, source=OnnxSource(file, origins), notes=file.said)
 
 
 def _imported(file: OnnxFile) -> tuple[Graph, dict[str, tuple[Origin, ...]]]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradlet.capture.onnx_ml import translate_ml
+from gradlet.capture.onnx_results import choose
+from gradlet.capture.onnx_rewrite import check_same, inline_branches, modern
+from gradlet.capture.onnx_sizes import Sizes, integer_types, settle
 from gradlet.errors import GradletError
 from gradlet.extras import require_onnx
 from gradlet.graph import Shape
 
-OLDEST_OPSET = 13
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -29,6 +32,7 @@ class OnnxFile:
     outputs  shapes that the file declares; symbolic extents are None
     notes    what the exporter wrote about a value
     parameters  those of the module, where the exporter lists them
+    said     what was done to the file before it could be read
     """
 
     path: Path
@@ -40,6 +44,7 @@ class OnnxFile:
     outputs: Mapping[str, tuple[int | None, ...]]
     notes: Mapping[str, Mapping[str, str]]
     parameters: frozenset[str]
+    said: tuple[str, ...] = ()
 
     def kind(self, name: str) -> str:
         """PARAMETER, BUFFER, ... as PyTorch's exporter notes it for an initialiser, or ''."""
@@ -62,64 +67,45 @@ class OnnxFile:
         return self.model.producer_name == "pytorch" and not name.startswith("onnx::")
 
 
-def read_onnx(path: Path, batch: int | None) -> OnnxFile:
+def read_onnx(path: Path, sizes: Sizes, output: str = "") -> OnnxFile:
+    """The model with static input shapes and one result, the wished one if there is a wish."""
     model = _load(path)
-    _check_opset(path, model)
+    own = require_onnx().ModelProto()
+    own.CopyFrom(model)
+    model, notes = modern(path, model)
     graph = model.graph
-    if batch is not None and batch < 1:
-        raise GradletError(f"a batch of {batch} makes no sense; it must be at least 1")
     stored = {item.name for item in graph.initializer}
     if graph.sparse_initializer:
         raise GradletError(f"{path}: sparse initialisers are not supported; store them dense")
-    inputs, fixed = {}, None
-    for info in graph.input:
-        if info.name not in stored:
-            inputs[info.name], own = _input_shape(path, info, batch)
-            fixed = own if own is not None else fixed
+    inputs, fixed = settle(path, [i for i in graph.input if i.name not in stored], sizes)
     if not inputs:
         raise GradletError(f"{path}: the model has no inputs")
     _check_valid(path, model)
-    outputs = {info.name: _declared(info) for info in graph.output}
-    notes = {
+    written = {info.name: _declared(info) for info in graph.output}
+    rewrites = inline_branches(path, model, inputs)
+    cuts = choose(path, model, output)
+    translated = [f"{path}: {note}" for note in translate_ml(model)]
+    outputs = {info.name: written.get(info.name, ()) for info in graph.output}
+    noted = {
         info.name: {entry.key: entry.value for entry in info.metadata_props}
         for info in (*graph.value_info, *graph.initializer)
         if info.metadata_props
     }
     _forget_shapes(graph)  # they are of the batch that the file was written with
-    integers = frozenset(
-        info.name for info in graph.input if info.type.tensor_type.elem_type in _integer_types()
-    )
+    kinds = {info.name: info.type.tensor_type.elem_type for info in graph.input}
+    integers = frozenset(name for name, kind in kinds.items() if kind in integer_types())
+    if notes or rewrites or translated:
+        check_same(path, own, model, inputs)
+    said = (*notes, *rewrites, *translated, *cuts)
+    batch = next(iter(inputs.values()))[:1] or (1,)
     listed = _listed_parameters(graph)
-    return OnnxFile(path, model, inputs, integers, batch or 1, fixed, outputs, notes, listed)
-
-
-def with_output(file: OnnxFile, wanted: str) -> OnnxFile:
-    """The same model with one of its results, by name or number; all of them without a wish."""
-    names = list(file.outputs)
-    if not wanted:
-        return file
-    if wanted not in names and wanted.lstrip("-").isdigit():
-        index = int(wanted)
-        wanted = names[index] if -len(names) <= index < len(names) else wanted
-    if wanted not in names:
-        raise GradletError(
-            f"--output {wanted}: {file.path} returns {', '.join(names)}; name one of these"
-        )
-    kept = [info for info in file.model.graph.output if info.name == wanted]
-    del file.model.graph.output[:]
-    file.model.graph.output.extend(kept)
-    return replace(file, outputs={wanted: file.outputs[wanted]})
+    return OnnxFile(path, model, inputs, integers, batch[0], fixed, outputs, noted, listed, said)
 
 
 def _listed_parameters(graph: Any) -> frozenset[str]:
     """By the signature of the exported program, line by line `p_w: PARAMETER target='w'`."""
     texts = [entry.value for entry in graph.metadata_props if entry.key == _SIGNATURE]
     return frozenset(re.findall(r": PARAMETER target='([^']*)'", "\n".join(texts)))
-
-
-def _integer_types() -> tuple[int, ...]:
-    onnx = require_onnx()
-    return (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
 def _load(path: Path) -> Any:
@@ -161,23 +147,6 @@ def _external(model: Any) -> Iterator[str]:
         yield from (entry.value for entry in item.external_data if entry.key == "location")
 
 
-def _check_opset(path: Path, model: Any) -> None:
-    newest = require_onnx().defs.onnx_opset_version()
-    versions = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
-    if not versions:
-        raise GradletError(f"{path} is not valid ONNX: it names no opset")
-    if versions[0] < OLDEST_OPSET:
-        raise GradletError(
-            f"{path} has opset {versions[0]}; {OLDEST_OPSET} to {newest} are supported. Export it "
-            f"again, or convert it with onnx.version_converter.convert_version(model, 18)"
-        )
-    if versions[0] > newest:
-        raise GradletError(
-            f"{path} has opset {versions[0]}, but the installed onnx knows none above {newest}; "
-            f"`pip install -U onnx`, or export it with an older opset"
-        )
-
-
 def _check_valid(path: Path, model: Any) -> None:
     for info in model.graph.output:  # the checker wants their shapes; nobody else does
         if info.type.WhichOneof("value") == "tensor_type":
@@ -191,38 +160,6 @@ def _check_valid(path: Path, model: Any) -> None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-
-def _input_shape(path: Path, info: Any, batch: int | None) -> tuple[Shape, int | None]:
-    """The static shape, written back to the file's value, and the batch that it replaces."""
-    onnx = require_onnx()
-    where = f"{path}: input '{info.name}'"
-    kind = info.type.tensor_type
-    if info.type.WhichOneof("value") != "tensor_type":
-        raise GradletError(f"{where} is not a tensor; only tensors are supported")
-    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
-    if kind.elem_type not in (*floats, *_integer_types()):
-        names = {number: name for name, number in onnx.TensorProto.DataType.items()}
-        name = names.get(kind.elem_type, f"number {kind.elem_type}").lower()
-        raise GradletError(
-            f"{where} has type {name}; floats, or indices of type int64 or int32, are needed. Keep "
-            f"conversions out of the model, or export it in float32"
-        )
-    if not kind.HasField("shape"):
-        raise GradletError(f"{where} has no shape; export the model with fixed input sizes")
-    fixed = None
-    for index, dim in enumerate(kind.shape.dim):
-        if index == 0 and batch is not None and dim.HasField("dim_value"):
-            fixed = dim.dim_value if dim.dim_value != batch else None
-        if index == 0 and (batch is not None or not dim.HasField("dim_value")):
-            dim.dim_value = batch or 1
-        if not dim.HasField("dim_value") or dim.dim_value < 1:
-            size = f"'{dim.dim_param}'" if dim.dim_param else dim.dim_value or "unknown"
-            raise GradletError(
-                f"{where}: the size of dimension {index} is {size}; only dimension 0, the batch, "
-                f"may be open. Memory is planned beforehand: export it with fixed input sizes"
-            )
-    return tuple(dim.dim_value for dim in kind.shape.dim), fixed
 
 
 def _declared(info: Any) -> tuple[int | None, ...]:

@@ -130,7 +130,7 @@ class OnnxImporter(GraphImporter):
         try:
             attrs = {a.name: _attribute(a) for a in node.attribute}
             call = Call(self.target, operands, attrs, len(node.output))
-            return self.convert(handler, call, self._operand_texts(node), list(ONNX))
+            return self.convert(handler, call, self._operand_texts(node))
         except GradletError as error:
             self.missing.raise_if_any(self.builder.name)  # a stand-in may be what does not fit
             raise GradletError(f"{where}: {error}") from None

@@ -129,6 +129,8 @@ def watched(draws: Callable[[Any, float | None], Any], *, single: bool) -> Any:
         ) -> Any:
             if func is torch.ops.aten.bernoulli_.float:
                 return draws(args[0], float(args[1] if len(args) > 1 else 0.5))
+            if func is torch.ops.aten.bernoulli.default:
+                return draws(args[0].clone(), float(args[0].reshape(-1)[0]))
             if func in (torch.ops.aten.rand.default, torch.ops.aten.rand_like.default):
                 return draws(func(*args, **(kwargs or {})), None)
             if torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs or {}):

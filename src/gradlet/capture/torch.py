@@ -15,14 +15,15 @@ from gradlet.capture.canonical import canonical
 from gradlet.capture.draws import Draws
 from gradlet.capture.exported import checked_examples, exported
 from gradlet.capture.flat_program import OWN_NAME, QUIET, STORED, flattened, live
-from gradlet.capture.importer import GraphImporter, Unsupported, check_indices, stack_batches
+from gradlet.capture.importer import Unsupported, check_indices, stack_batches
+from gradlet.capture.parts import parts_of
 from gradlet.capture.torch_check import check_against_module
 from gradlet.capture.torch_fold import Folder
+from gradlet.capture.torch_wide import WideImporter, written
 from gradlet.capture.user_code import check_module
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
-from gradlet.ops import TORCH
 from gradlet.ops.base import Call
 from gradlet.ops.put import put
 
@@ -77,7 +78,7 @@ def _first(value: Any, batch: int) -> Any:
     return require_torch().cat([value] * repeats)[:batch]
 
 
-class _TorchImporter(GraphImporter):
+class _TorchImporter(WideImporter):
     """Walks an exported program; fx nodes stand for graph tensors by name."""
 
     def __init__(self, name: str, program: Any) -> None:
@@ -92,7 +93,7 @@ class _TorchImporter(GraphImporter):
         self.aliases = Aliases()
         self.draws = Draws()
         self.quiet = False  # whether what is converted is under no_grad
-        self._refused: set[str] = set()  # fx nodes that depend on what was refused
+        self.refused: set[str] = set()  # fx nodes that depend on what was refused
         self._owners: dict[tuple[Any, ...], str] = {}
         self._kept: dict[str, str] = {}  # parameters and buffers, which last from step to step
         self._detached: dict[str, str] = {}
@@ -106,7 +107,7 @@ class _TorchImporter(GraphImporter):
             elif node.op == "get_attr":
                 self.known.learn(node.name, node.meta[STORED].detach())
             elif node.op == "call_function" and node.name in wanted:
-                self._call(node)
+                self.take(node)
             elif node.op == "call_function":
                 self._skip(node)
 
@@ -117,7 +118,7 @@ class _TorchImporter(GraphImporter):
             drawn = bool(args[1] and args[2])
         else:
             drawn = bool("scaled_dot_product" in name and args[4]) or name in ("rand", "rand_like")
-            drawn |= name == "bernoulli_" and args[1] < 1
+            drawn |= name == "bernoulli" or (name == "bernoulli_" and args[1] < 1)
         if drawn:
             self.count("dropout")
 
@@ -167,8 +168,9 @@ class _TorchImporter(GraphImporter):
     def _value(self, target: str) -> Any:
         return {**self.program.state_dict, **self.program.constants}[target].detach()
 
-    def _call(self, node: Any) -> None:
+    def take(self, node: Any) -> None:
         self.module, self.quiet = _module_path(node), bool(node.meta.get(QUIET))
+        self.code = written(node)
         target = str(node.target)
         args = _positional(node)
         self._refuse_dynamic(node)
@@ -187,10 +189,10 @@ class _TorchImporter(GraphImporter):
             return
         if (kind := _narrow(node)) and not _narrow(args[0] if args else None):
             reason = f"it rounds to {kind}; float32 is supported, so leave out the conversion"
-            self.missing.note(self.module, target, shapes, reason)
+            self.missing.note(self.module, target, shapes, reason, self.code)
         result = self._converted(node, target, args, shapes)
         if result is None:
-            self._refused.add(node.name)
+            self.refused.add(node.name)
             result = self._stand_in(node.meta.get("val"))
         self.names[node.name] = result
         self.aliases.note(node, target)
@@ -198,14 +200,14 @@ class _TorchImporter(GraphImporter):
             try:
                 self._overwrite(node)
             except Unsupported as error:
-                self.missing.note(self.module, target, shapes, f"not supported: {error}")
+                self.missing.note(self.module, target, shapes, f"not supported: {error}", self.code)
 
     def _drawn(self, node: Any, target: str, args: Sequence[Any], shapes: Sequence[str]) -> bool:
         try:
             made = self.draws.take(self, node, args)
         except Unsupported as error:
-            self.missing.note(self.module, target, shapes, f"not supported: {error}")
-            self._refused.add(node.name)
+            self.missing.note(self.module, target, shapes, f"not supported: {error}", self.code)
+            self.refused.add(node.name)
             made = {node.name: self._stand_in(node.meta.get("val"))}
         self.names |= made or {}
         self.rounded |= bool(made)  # PyTorch adds the probability in single precision
@@ -218,14 +220,25 @@ class _TorchImporter(GraphImporter):
         if target == "<built-in function getitem>":
             whole = self.names[args[0].name]
             part: str = whole[args[1]]
+            if isinstance(part, str) and part not in self.builder.tensors:  # a remark in its place
+                source = str(args[0].target)
+                reason = f"not supported: its result {args[1]} {part}"
+                self.missing.note(self.module, source, shapes, reason, self.code)
+                return None
             return self._without_gradient(args[0], part)
-        handler = TORCH.get(target)
+        target, handler = self.handler(target)
         before = len(self.missing.lines)
-        lost = any(operand.name in self._refused for operand in node.all_input_nodes)
+        if self.is_complex(node, handler):
+            return self.of_pairs(node, target, args, shapes, handler)
+        lost = any(operand.name in self.refused for operand in node.all_input_nodes)
+        if handler is None and lost and parts_of(node) is not None:
+            return None
+        if handler is None and (made := self.by_parts(node)) is not None:
+            return made
         try:
-            result = self.convert(handler, Call(target, args), shapes, list(TORCH))
+            result = self.convert(handler, Call(target, args), shapes)
         except ZeroDivisionError:
-            self.missing.note(self.module, target, shapes, "it divides by a constant 0")
+            self.missing.note(self.module, target, shapes, "it divides by a constant 0", self.code)
             result = None
         except GradletError:
             if not lost:
@@ -251,16 +264,16 @@ class _TorchImporter(GraphImporter):
                 f"it changes '{owner}' of the model at every step; only the running statistics of "
                 "norms may change. Compute with a copy: .clone()"
             )
-            self.missing.note(self.module, target, shapes, f"not supported: {reason}")
+            self.missing.note(self.module, target, shapes, f"not supported: {reason}", self.code)
         elif self.quiet and first not in self.known.values and not args[0].meta.get(QUIET):
             reason = "it overwrites, under no_grad, what has a gradient; overwrite a .clone() of it"
-            self.missing.note(self.module, target, shapes, f"not supported: {reason}")
+            self.missing.note(self.module, target, shapes, f"not supported: {reason}", self.code)
 
     def _overwrite(self, node: Any) -> None:
         """The tensor that a view shows has changed, and with it all other views of it."""
         root = self.aliases.root(node.name)
-        if root in self._kept or self._refused.intersection(self._family(node)):
-            self._refused.update(self._family(node))
+        if root in self._kept or self.refused.intersection(self._family(node)):
+            self.refused.update(self._family(node))
             return
         first = next(n for n in self.graph.nodes if n.name == root)
         value = self.names[node.name]
@@ -277,7 +290,7 @@ class _TorchImporter(GraphImporter):
             else:
                 again = self._converted(view, target, _positional(view), [])
                 if again is None:
-                    self._refused.add(view.name)
+                    self.refused.add(view.name)
                 self.names[view.name] = again or self._stand_in(view.meta.get("val"))
         self.quiet = quiet
 

@@ -137,7 +137,7 @@ def _passes(
             part.eval()
     inputs = [v.detach().to(dtype) if v.dtype.is_floating_point else v for v in examples]
     buffers = {path: buffer.clone() for path, buffer in module.named_buffers()}
-    with torch.no_grad(), plain_attention(), _without_dropout():
+    with torch.enable_grad(), plain_attention(), _without_dropout():
         first = call(module, inputs)
         for path, buffer in module.named_buffers():  # a graph has what becomes of these
             buffer.copy_(buffers.get(path, buffer))
@@ -190,6 +190,8 @@ def _without_dropout() -> Any:
             if func is torch.ops.aten.bernoulli_.float:
                 keep = args[1] if len(args) > 1 else 0.5
                 return args[0].fill_(keep)  # PyTorch divides the draws by what stays on average
+            if func is torch.ops.aten.bernoulli.default:
+                return args[0].clone()
             if func is torch.ops.aten.native_dropout.default:
                 return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
             if func in (torch.ops.aten.rand.default, torch.ops.aten.rand_like.default):

@@ -26,6 +26,8 @@ def _named(imp: Importer, value: Any, wanted: str) -> str:
     """As the type of this name."""
     if wanted in _NARROW and imp.kind(value) == "bool":
         return cast(imp, value, "int")
+    if wanted.startswith("complex"):  # without an imaginary part it stays what it is
+        return imp.tensor(value)
     kind = "float" if wanted.startswith("float") else _KINDS.get(wanted)
     if kind is None:
         raise imp.unsupported(f"numbers as {wanted}; there are float32, int32, int64 and bool")

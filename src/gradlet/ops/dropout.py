@@ -269,6 +269,14 @@ def _torch_bernoulli(imp: Importer, call: Call) -> str:
     return bernoulli(imp, shape, float(call.arg(1, 0.5)))
 
 
+@from_torch("aten.bernoulli.default")
+def _torch_bernoulli_of(imp: Importer, call: Call) -> str:
+    chances = np.unique(imp.static(call.args[0]))
+    if len(chances) != 1:
+        raise imp.unsupported("draws with different probabilities; one for all is there")
+    return bernoulli(imp, tuple(call.args[0].meta["val"].shape), float(chances[0]))
+
+
 @from_torch("aten.dropout.default", "aten.dropout_.default")
 @from_torch("aten.feature_dropout.default", "aten.feature_dropout_.default")
 def _torch_dropout(imp: Importer, call: Call) -> str:

@@ -66,11 +66,12 @@ def global_average(imp: Importer, x: str) -> str:
     return _pool(imp, "avg_pool2d", x, _attrs(imp.shape(x)[-2:], 1, (0, 0, 0, 0), 1, True))
 
 
-@from_torch("aten.max_pool2d.default")
-def _torch_max_pool2d(imp: Importer, call: Call) -> str:
+@from_torch("aten.max_pool2d.default", "aten.max_pool2d_with_indices.default")
+def _torch_max_pool2d(imp: Importer, call: Call) -> str | Sequence[str]:
     x, kernel, stride, padding, dilation, ceil = call.args[:6]
     attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, dilation)
-    return _pool(imp, "max_pool2d", imp.tensor(x), attrs, ceil=ceil)
+    y = _pool(imp, "max_pool2d", imp.tensor(x), attrs, ceil=ceil)
+    return [y, NO_INDICES] if "with_indices" in call.target else y
 
 
 @from_torch("aten.max_pool1d.default")

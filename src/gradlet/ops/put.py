@@ -109,12 +109,27 @@ def _torch_scatter(imp: Importer, call: Call) -> str:
 def _torch_index_put(imp: Importer, call: Call) -> str:
     x, value, add = imp.tensor(call.args[0]), imp.tensor(call.args[2]), bool(call.arg(3, False))
     known = [slice(None) if i is None else imp.fixed(i) for i in call.args[1]]
+    if any(index is None for index in known) and imp.kind(call.args[1][0]) == "bool":
+        return _put_by_mask(imp, x, call.args[1], value, add=add)
     if add or any(index is None for index in known):
         return put_points(imp, x, *chosen(imp, call.args[1]), value, add=add)
     places = _numbers(imp.shape(x))[tuple(known)]
     if len(np.unique(places)) != places.size:
         raise imp.unsupported("an element is written twice; write each one once")
     return put(imp, x, places, value)
+
+
+def _put_by_mask(imp: Importer, x: str, masks: Sequence[Any], value: str, *, add: bool) -> str:
+    """x[mask] = value with a mask from the data, over the first dimensions: one value for all."""
+    mask, shape = imp.tensor(masks[0]), imp.shape(x)
+    rest = shape[len(imp.shape(mask)) :]
+    own = imp.shape(value)
+    if len(masks) > 1 or add or len(own) > len(rest):
+        raise imp.unsupported(
+            "a mask from the data beside values for each place; torch.where(mask, value, x) does it"
+        )
+    mask = _as(imp, mask, (*imp.shape(mask), *(1,) * len(rest)))
+    return imp.add("select", [mask, value, x])
 
 
 def _count(shape: Shape) -> int:

@@ -195,6 +195,18 @@ def _torch_var(imp: Importer, call: Call) -> str:
     return y if "var" in call.target else imp.add("root", [y])
 
 
+@from_torch("aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default")
+@from_torch("aten.std_mean.correction", "aten.std_mean.dim", "aten.std_mean.default")
+def _torch_var_mean(imp: Importer, call: Call) -> Sequence[str]:
+    x, axes, correction, keepdim = (*call.args, None, False)[:4]
+    if "default" in call.target:
+        x, correction, axes, keepdim = (*call.args[:2], None, False)
+    divisor = 1.0 if correction is None else float(correction)
+    y = _variance(imp, imp.tensor(x), axes, bool(keepdim), divisor)
+    mean = _mean(imp, imp.tensor(x), axes, bool(keepdim))
+    return [y if "var" in call.target else imp.add("root", [y]), mean]
+
+
 @from_torch("aten.sum.dim_IntList", "aten.sum.default")
 def _torch_sum(imp: Importer, call: Call) -> str:
     axes = call.arg(1) if call.target == "aten.sum.dim_IntList" else None

@@ -188,6 +188,7 @@ def _torch_unsqueeze(imp: Importer, call: Call) -> str:
 
 
 @from_torch("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_.dim")
+@from_torch("aten.squeeze_.default", "aten.squeeze_.dims")
 def _torch_squeeze(imp: Importer, call: Call) -> str:
     axes = call.arg(1)
     return _squeeze(imp, imp.tensor(call.args[0]), [axes] if isinstance(axes, int) else axes)
@@ -199,8 +200,10 @@ def _torch_permute(imp: Importer, call: Call) -> str:
 
 
 @from_torch("aten.transpose.int", "aten.t.default", "aten.numpy_T.default")
+@from_torch("aten.transpose_.default", "aten.t_.default", "aten.swapaxes_.default")
+@from_torch("aten.swapdims_.default")
 def _torch_transpose(imp: Importer, call: Call) -> str:
-    pair = call.args[1:3] if call.target == "aten.transpose.int" else (0, -1)
+    pair = call.args[1:3] if len(call.args) > 2 else (0, -1)
     return swapped(imp, imp.tensor(call.args[0]), *pair)
 
 

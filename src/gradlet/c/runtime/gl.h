@@ -296,6 +296,89 @@ static inline float gl_normal(float x)
     return x < 0.0f ? tail : 1.0f - tail;
 }
 
+/* x as r + quarter * pi/2 with |r| <= pi/4, for any finite x. 2/pi is written out to 224 bits; of these,
+ * 96 decide: the bits above only count whole turns, the bits below are too small to be seen. */
+static inline float gl_quarter(float x, int *quarter)
+{
+    static const uint32_t digits[8] = {0u,          0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                       0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
+    const uint32_t bits = gl_to_bits(x) & 0x7fffffffu;
+    *quarter = 0;
+    if (bits <= 0x3f490fdau) return x; /* up to pi/4 */
+    /* x = mantissa * 2^(at - 32): digits from bit `at` on, the first two of which count quarters */
+    const uint32_t at = (bits >> 23) - 120u, word = at >> 5, shift = at & 31u;
+    const uint64_t mantissa = (bits & 0x007fffffu) | 0x00800000u;
+    uint32_t window[3];
+    for (int i = 0; i < 3; ++i) {
+        const uint32_t low = shift ? digits[word + (uint32_t)i + 1u] >> (32u - shift) : 0u;
+        window[i] = (digits[word + (uint32_t)i] << shift) | low;
+    }
+    uint64_t product = (mantissa * window[2] >> 32) + mantissa * window[1];
+    product += (uint64_t)((uint32_t)mantissa * window[0]) << 32;
+    const uint32_t high = (uint32_t)(product >> 32);
+    const uint32_t whole = (high + 0x20000000u) >> 30; /* the nearest quarter; 4 of them are none */
+    const float rest = (float)(int32_t)(high - (whole << 30)) * 1.46291807927e-9f;
+    const float r = gl_fma((float)(uint32_t)product, 3.40612158001e-19f, rest);
+    *quarter = (int)(x < 0.0f ? 4u - (whole & 3u) : whole) & 3;
+    return x < 0.0f ? -r : r;
+}
+
+/* Taylor series of both on -pi/4 .. pi/4. */
+static inline float gl_sin_near(float r)
+{
+    const float z = r * r;
+    float p = 2.75573192e-6f;
+    p = gl_fma(p, z, -1.98412698e-4f);
+    p = gl_fma(p, z, 8.33333333e-3f);
+    p = gl_fma(p, z, -1.66666667e-1f);
+    return gl_fma(p * z, r, r);
+}
+
+static inline float gl_cos_near(float r)
+{
+    const float z = r * r;
+    float p = -2.75573192e-7f;
+    p = gl_fma(p, z, 2.48015873e-5f);
+    p = gl_fma(p, z, -1.38888889e-3f);
+    p = gl_fma(p, z, 4.16666667e-2f);
+    p = gl_fma(p, z, -0.5f);
+    return gl_fma(p, z, 1.0f);
+}
+
+static inline float gl_turned(float x, int ahead)
+{
+    if (!(gl_abs(x) <= 3.40282347e38f)) return gl_nan();
+    int quarter;
+    const float r = gl_quarter(x, &quarter);
+    const int place = (quarter + ahead) & 3;
+    const float y = place & 1 ? gl_cos_near(r) : gl_sin_near(r);
+    return place & 2 ? -y : y;
+}
+
+/* sin(x) and cos(x), as good far out as near 0; NaN of what is infinite. */
+static inline float gl_sin(float x) { return gl_turned(x, 0); }
+static inline float gl_cos(float x) { return gl_turned(x, 1); }
+
+/* The angle of a slope: by its inverse beyond 1, around pi/4 beyond tan(pi/8). */
+static inline float gl_atan(float x)
+{
+    const float a = gl_abs(x), inner = a > 1.0f ? 1.0f / a : a;
+    const float turn = inner > 0.414213562f ? 0.785398163f : 0.0f;
+    const float t = inner > 0.414213562f ? (inner - 1.0f) / (inner + 1.0f) : inner;
+    const float z = t * t;
+    float p = 0.0588235294f;
+    p = gl_fma(p, z, -0.0666666667f);
+    p = gl_fma(p, z, 0.0769230769f);
+    p = gl_fma(p, z, -0.0909090909f);
+    p = gl_fma(p, z, 0.111111111f);
+    p = gl_fma(p, z, -0.142857143f);
+    p = gl_fma(p, z, 0.2f);
+    p = gl_fma(p, z, -0.333333333f);
+    const float near = turn + gl_fma(p * z, t, t);
+    const float y = a > 1.0f ? 1.57079633f - near : near;
+    return x < 0.0f ? -y : y;
+}
+
 /* x^n by squaring; a negative n is the reciprocal. */
 static inline float gl_power(float x, int n)
 {
