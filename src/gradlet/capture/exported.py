@@ -12,6 +12,7 @@ from typing import Any
 from gradlet.capture.batch_norms import place_of
 from gradlet.capture.calling import Calling
 from gradlet.capture.numbers import Number, noted, told
+from gradlet.capture.own_gradients import OwnGradients
 from gradlet.capture.torch_check import copied, plain_attention
 from gradlet.capture.user_code import FOREIGN, described, refuse_strange
 from gradlet.errors import GradletError
@@ -39,11 +40,17 @@ def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -
     torch = require_torch()
     module = copied(module).float().cpu()
     examples = tuple(value.detach().clone() for value in examples)
-    numbers = _run_once(module, call, examples, name)
+    own = OwnGradients()
+    numbers = _run_once(module, call, examples, name, own)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with plain_attention(), _plain_autocast(), redirect_stderr(StringIO()):
+            with (
+                plain_attention(),
+                _plain_autocast(),
+                own.written_out(),
+                redirect_stderr(StringIO()),
+            ):
                 return torch.export.export(_telling(call.into(module), numbers), examples)
     except GradletError:
         raise
@@ -86,8 +93,11 @@ def _plain_autocast() -> Iterator[None]:
         autocast.__enter__, autocast.__exit__ = enter, leave
 
 
-def _run_once(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -> list[Number]:
-    """Of a copy: a pass may change buffers. Returns the numbers that it makes of tensors."""
+def _run_once(
+    module: Any, call: Calling, examples: tuple[Any, ...], name: str, own: OwnGradients
+) -> list[Number]:
+    """Of a copy: a pass may change buffers. Returns the numbers that it makes of tensors; `own`
+    learns of functions with a backward pass of their own."""
     module = copied(module)
     before = {path: buffer.clone() for path, buffer in module.named_buffers()}
 
@@ -96,7 +106,8 @@ def _run_once(module: Any, call: Calling, examples: tuple[Any, ...], name: str) 
 
     try:
         with require_torch().enable_grad():
-            result, numbers = run(())
+            with own.noted():
+                result, numbers = run(())
             if numbers:
                 changed = [b for path, b in module.named_buffers() if _differ(b, before.get(path))]
                 unknown = (*examples, *module.parameters(), *changed)
@@ -115,6 +126,7 @@ def _run_once(module: Any, call: Calling, examples: tuple[Any, ...], name: str) 
             f"model '{name}' fails in PyTorch itself on inputs {shapes}: {described(error)}"
         ) from None
     call.taken(result)
+    own.judge(name)
     return numbers
 
 
