@@ -270,6 +270,27 @@ def test_a_module_that_remembers_passes_is_refused_if_that_changes_its_result() 
         capture_module(_Counts(matters=True), torch.randn(2, 3), name="m")
 
 
+class _KeepsLast(nn.Linear):
+    """A buffer for the last result, which it makes anew in each pass, as spiking neurons do."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("last", torch.zeros(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = torch.zeros(len(x), 2)
+        self.last = super().forward(x)
+        return self.last
+
+
+def test_a_buffer_may_be_of_another_batch_from_an_earlier_pass() -> None:
+    module = _KeepsLast()
+    with torch.no_grad():
+        module(torch.randn(5, 3))
+    graph = capture_module(module, torch.randn(5, 3), name="m", batch=1)
+    assert [node.op for node in graph.nodes] == ["matmul"]
+
+
 def test_hooks_on_gradients_are_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     handle = model[1].weight.register_hook(lambda gradient: gradient * 2)
