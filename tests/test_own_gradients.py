@@ -70,6 +70,19 @@ class Mixed(torch.autograd.Function):
         return dy.flip(-1)
 
 
+class Centred(torch.autograd.Function):
+    """The usual gradient, of a function that writes to what it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        x -= x.mean(-1, keepdim=True)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        return 2 * (dy - dy.mean(-1, keepdim=True))
+
+
 spike = Spike.apply  # kept, as packages do
 
 
@@ -83,7 +96,10 @@ class Net(nn.Module):
         return self.b(self.function(self.a(x)))
 
 
-FUNCTIONS = {"spike": lambda x: spike(x, 0.5), "rounded": Rounded.apply, "swish": Swish.apply}
+FUNCTIONS = {
+    **{"spike": lambda x: spike(x, 0.5), "rounded": Rounded.apply, "swish": Swish.apply},
+    "centred": lambda x: Centred.apply(x + 0),
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

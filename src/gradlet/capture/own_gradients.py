@@ -139,10 +139,10 @@ def _plain(cls: Any, args: Sequence[Any]) -> bool:
     for scale in SCALES:
         own, plain = (_leaves(args, scale) for _ in range(2))
         try:
-            expected = cls.apply(*own)
+            expected = cls.apply(*_changeable(own))
             drawn = _drawn(expected)
             with torch.enable_grad():
-                found = _forward(cls, plain)[0]
+                found = _forward(cls, _changeable(plain))[0]
             if not _same(_gradients(expected, own, drawn), _gradients(found, plain, drawn)):
                 return False
         except FOREIGN:
@@ -153,6 +153,11 @@ def _plain(cls: Any, args: Sequence[Any]) -> bool:
 
 def _leaves(args: Sequence[Any], scale: float) -> list[Any]:
     return [(arg * scale).requires_grad_() if _has_gradient(arg) else _copied(arg) for arg in args]
+
+
+def _changeable(args: Sequence[Any]) -> list[Any]:
+    """Copies that a function may write to, and that pass their gradients on."""
+    return [arg.clone() if _has_gradient(arg) else arg for arg in args]
 
 
 def _results(value: Any) -> list[Any]:
@@ -196,7 +201,8 @@ def _by_element(cls: Any, args: Sequence[Any]) -> bool:
     for scale in SCALES:
         own, written = (_leaves(args, scale) for _ in range(2))
         try:
-            expected, found = cls.apply(*own), _with_slopes(cls, written)
+            expected = cls.apply(*_changeable(own))
+            found = _with_slopes(cls, _changeable(written))
             drawn = _drawn(expected)
             same = _same(_results(expected), _results(found))
             if not same or not _same(
