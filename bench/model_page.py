@@ -18,10 +18,11 @@ loss that fits, weights as the package draws or ships them. `bench/models.py` wr
     python bench/models.py --only ncps       some; then --page writes the page
 
 `bench/model_tables/` has the lines that make each. Each model runs in a process of its own that is
-stopped after 300 s. *verified* means that all of `gradlet verify` agrees: each activation, gradient
-and weight with PyTorch in float64 and with the module's own training, every build with every other
-([verification.md](verification.md)). On `pulp-open` small models run on the simulator, with
-`--l2 8M --l3 64M`. Seconds are those of one processor, for build and verify together.
+stopped after 300 s of a processor. *verified* means that all of `gradlet verify` agrees: each
+activation, gradient and weight with PyTorch in float64 and with the module's own training, every
+build with every other ([verification.md](verification.md)). On `pulp-open` small models run on the
+simulator, with `--l2 8M --l3 64M`.
+Seconds are those of one processor, for build and verify together.
 """
 OUTCOMES = """
 *refused*: one message, and nothing is built. *beyond*: no compiler of static shapes can take it,

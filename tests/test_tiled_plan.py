@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import gradlet
 from gradlet import zoo
@@ -359,3 +360,17 @@ def test_tables_and_control_are_as_large_as_in_c(lenet: Plan, tmp_path: Path) ->
     source.write_text(text.replace(" == ", " == 4 + "))
     with pytest.raises(GradletError, match="negative size"):
         device.build_steps(project, tmp_path / "wrong.elf")
+
+
+@pytest.mark.parametrize("l1", ["12k", "20k"])
+def test_boxes_at_the_ends_of_a_map_are_in_one_run_where_they_lie(l1: str) -> None:
+    """Windows of 75 in steps of 15: a middle tile sees the whole of a small gradient, the first and
+    the last see a part of each of its rows, and a kernel takes rows for as long as they are."""
+    net = torch.nn.Sequential(
+        *(torch.nn.Conv2d(1, 8, (1, 25)), torch.nn.ELU(), torch.nn.AvgPool2d((1, 75), (1, 15))),
+        *(torch.nn.Flatten(), torch.nn.Linear(56, 3)),
+    )
+    captured = gradlet.capture(net, inputs=(torch.randn(1, 1, 1, 200),), batch=1)
+    made = tiled(gradlet.training_graph(captured), l1, cores=8)
+    (tiling,) = [c.tiling for c in made.calls if c.tiling and c.kernel.mode == "avg_grad"]
+    assert [window.near for window in tiling.windows if window][1] == ""

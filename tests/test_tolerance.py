@@ -217,3 +217,23 @@ def test_what_float32_does_not_tell_apart(offset: float, tmp_path: Path) -> None
     project = gradlet.build(layer, tmp_path, inputs=torch.ones(2, 4), target="host", batch=2)
     verdict = gradlet.verify(project, steps=2)
     assert verdict.passed, verdict.first_wrong
+
+
+class Shares(torch.nn.Module):
+    """The largest of sums that are all 1, but for rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.head = torch.nn.Linear(6, 24), torch.nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.inner(x).view(-1, 4, 6).softmax(-1)
+        result: torch.Tensor = self.head((shares / shares.sum(-1).max()).flatten(1))
+        return result
+
+
+def test_what_float64_leaves_to_chance_is_no_fault(tmp_path: Path) -> None:
+    inputs = (torch.randn(2, 6, generator=torch.Generator().manual_seed(1)),)
+    verdict = gradlet.verify(gradlet.build(Shares(), tmp_path / "p", inputs=inputs, batch=2))
+    assert verdict.passed

@@ -158,7 +158,8 @@ def _all_whole(values: Sequence[Array], magnitude: Array) -> bool:
 
 def _disturbed(result: Array, seed: int, amplitude: float, spread: Array) -> Array:
     """Rounded to float32 before, where anything is rounded: numbers that float32 does not tell
-    apart become equal, and what only their difference tells is lost."""
+    apart become equal, and what only their difference tells is lost. A disturbance below that of
+    float32 stands for a wider type, which tells them apart."""
     disturbed = np.empty(np.shape(result))
     flat, given, sizes = disturbed.reshape(-1), np.reshape(result, -1), np.reshape(spread, -1)
     for begin in range(0, flat.size, CHUNK):
@@ -166,7 +167,8 @@ def _disturbed(result: Array, seed: int, amplitude: float, spread: Array) -> Arr
         with np.errstate(over="ignore"):  # beyond float32: all alike, which is fine for a draw
             single = given[part].astype(np.float32)
         size = amplitude * sizes[part].astype(np.float64)
-        rounded = np.where((size > 0) & np.isfinite(single), single, given[part])
+        known = (size > 0) & np.isfinite(single) & (amplitude >= 1)
+        rounded = np.where(known, single, given[part])
         flat[part] = rounded + _draws(single, seed) * size
     return disturbed
 

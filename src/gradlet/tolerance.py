@@ -45,6 +45,10 @@ GOLDEN = Rule(16, 4.0, seed=200)
 wide, and a build takes half the time."""
 
 
+EDGES = Rule(16, 4 * 2.0**-29, seed=300)
+"""By what float64 rounds, which is 2**-29 of float32."""
+
+
 @dataclass(frozen=True)
 class Expectation:
     """Per step: values, allowed deviations by the same names, loss and its tolerance.
@@ -97,6 +101,21 @@ def expect(
             _expectation(graph, scatter, spread, look, compared, over)
             for scatter, spread, over in zip(scatters, last, overflows, strict=True)
         ]
+
+
+def decided_otherwise(graph: Graph) -> dict[str, Array]:
+    """How far the tensors of the first step move if float64 rounds otherwise. Hardly, but where
+    numbers are equal up to that, as sums of probabilities are, and the largest of them is asked
+    for: which one that is decides where its gradient goes."""
+    spreads: list[Spread] = []
+    with np.errstate(all="ignore"):
+        (exact,) = run_reference(graph, 1, measured=spreads)
+        scatter = _Scatter(EDGES, _kept(graph, exact, whole, full=True))
+        for draw in range(EDGES.draws):
+            noise = Disturbance(EDGES.seed + draw, spreads, EDGES.amplitude)
+            for step in run_reference(graph, 1, disturbance=noise):
+                scatter.add(_kept(graph, step, whole, full=True))
+    return scatter.largest
 
 
 def first_divergence(
@@ -198,7 +217,7 @@ class _Scatter:
     def __init__(self, rule: Rule, exact: Mapping[str, Array]) -> None:
         self.rule = rule
         self.exact = exact
-        self._largest = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
+        self.largest = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
         self._squares = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
 
     def add(self, disturbed: Mapping[str, Array]) -> None:
@@ -206,12 +225,12 @@ class _Scatter:
             for name, value in self.exact.items():
                 deviation = np.abs(disturbed[name] - value)
                 deviation = np.nan_to_num(deviation, nan=0.0)  # where the result is no number
-                self._largest[name] = np.maximum(self._largest[name], deviation)
+                self.largest[name] = np.maximum(self.largest[name], deviation)
                 self._squares[name] += deviation * deviation
 
     def tolerance(self, name: str, spread: Spread, compared: int) -> Array:
-        own = spread.get(name, np.zeros_like(self._largest[name]))
-        largest = self._largest[name]
+        own = spread.get(name, np.zeros_like(self.largest[name]))
+        largest = self.largest[name]
         if self.rule is QUICK:
             result: Array = MARGIN * np.maximum(np.maximum(largest, _typical(largest)), own)
             return result

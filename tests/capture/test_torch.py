@@ -115,31 +115,6 @@ def test_equal_ops_are_listed_once_with_the_line_that_has_them() -> None:
     assert line.endswith("(3 times, also in 'layers.1', 'layers.2')")
 
 
-class OwnBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.sign()
-
-    @staticmethod
-    def backward(ctx: object, *grads: Tensor) -> Tensor:
-        return grads[0]
-
-
-class Spike(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = OwnBackward.apply(x)
-        return result
-
-
-def test_a_function_with_its_own_backward_is_refused_by_name() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(Spike()), nn.Linear(3, 2))
-    message = r"module '1\.0' of 'm' uses the autograd\.Function 'OwnBackward'.*s \+ \(y - s\)"
-    with pytest.raises(GradletError, match=message):
-        capture_module(model, torch.randn(2, 3), name="m")
-    frozen = nn.Sequential(nn.Flatten(), Spike(), nn.Linear(3, 2))  # where nothing is trained
-    assert capture_module(frozen, torch.randn(2, 3), name="m").nodes
-
-
 class Dynamic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[x > 0]
@@ -325,6 +300,27 @@ def test_a_module_that_remembers_passes_is_refused_if_that_changes_its_result() 
     capture_module(_Counts(matters=False), torch.randn(2, 3), name="m")
     with pytest.raises(GradletError, match=r"second pass.*\(such as calls\)"):
         capture_module(_Counts(matters=True), torch.randn(2, 3), name="m")
+
+
+class _KeepsLast(nn.Linear):
+    """A buffer for the last result, which it makes anew in each pass, as spiking neurons do."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("last", torch.zeros(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = torch.zeros(len(x), 2)
+        self.last = super().forward(x)
+        return self.last
+
+
+def test_a_buffer_may_be_of_another_batch_from_an_earlier_pass() -> None:
+    module = _KeepsLast()
+    with torch.no_grad():
+        module(torch.randn(5, 3))
+    graph = capture_module(module, torch.randn(5, 3), name="m", batch=1)
+    assert [node.op for node in graph.nodes] == ["matmul"]
 
 
 def test_hooks_on_gradients_are_refused() -> None:

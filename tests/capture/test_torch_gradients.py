@@ -135,6 +135,24 @@ def similar(x: Tensor, w: Tensor) -> Tensor:
     return rows + x.amax((1, 2), keepdim=True)[:, 0]
 
 
+def shortened(x: Tensor, w: Tensor) -> Tensor:
+    """Rows that are too long become as long as allowed; the others, and zeros, are kept."""
+    rows = torch.renorm(x * w, 2, 0, 1.7) + torch.renorm(x, 1, -1, 0.9)
+    return rows + torch.renorm(torch.relu(x - 1e3) * w, 2, 1, 1.3)
+
+
+def in_logarithms(x: Tensor, w: Tensor) -> Tensor:
+    """Of numbers whose exponentials are far apart."""
+    y = torch.logcumsumexp(30 * x * w, dim=1) + torch.logcumsumexp(x, dim=-1)
+    return y + torch.logaddexp(x * 50, w - 50 * x)
+
+
+def windows_added_up(x: Tensor, w: Tensor) -> Tensor:
+    y = F.unfold((x * w)[None], (2, 3), padding=1, stride=(2, 1))
+    z = F.fold(y, x.shape[1:], (2, 3), padding=1, stride=(2, 1))
+    return z + F.fold(y[0, :, :8] * 2, (3, 4), (2, 3), dilation=(1, 1), padding=(0, 1)).sum()
+
+
 def zero_length(x: Tensor, w: Tensor) -> Tensor:
     """The length of a vector of zeros, and the deviation of equal numbers, pass no gradient."""
     y = torch.relu(x - 1e3) * w
@@ -155,6 +173,7 @@ SPELLINGS = (
         )
     ),
     *((f, (4, 6)) for f in (folded, gated, powers, padded, similar, zero_length)),
+    *((f, (4, 6)) for f in (shortened, in_logarithms, windows_added_up)),
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from gradlet.capture.batch_norms import place_of
 from gradlet.capture.calling import Calling
 from gradlet.capture.numbers import Number, noted, told
+from gradlet.capture.own_gradients import OwnGradients
 from gradlet.capture.torch_check import copied, plain_attention
 from gradlet.capture.user_code import FOREIGN, described, refuse_strange
 from gradlet.errors import GradletError
@@ -39,11 +40,17 @@ def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -
     torch = require_torch()
     module = copied(module).float().cpu()
     examples = tuple(value.detach().clone() for value in examples)
-    numbers = _run_once(module, call, examples, name)
+    own = OwnGradients()
+    numbers = _run_once(module, call, examples, name, own)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with plain_attention(), _plain_autocast(), redirect_stderr(StringIO()):
+            with (
+                plain_attention(),
+                _plain_autocast(),
+                own.written_out(),
+                redirect_stderr(StringIO()),
+            ):
                 return torch.export.export(_telling(call.into(module), numbers), examples)
     except GradletError:
         raise
@@ -86,32 +93,11 @@ def _plain_autocast() -> Iterator[None]:
         autocast.__enter__, autocast.__exit__ = enter, leave
 
 
-class _OwnGradient(Exception):
-    """A function that brings its own backward pass."""
-
-
-@contextmanager
-def _own_gradients_told() -> Iterator[None]:
-    """Stop at functions with a backward of the user's, which the exporter would look into."""
-    torch = require_torch()
-    function = torch.autograd.Function
-    plain = vars(function)["apply"]
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        learns = any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
-        if learns and torch.is_grad_enabled() and not cls.__module__.startswith("torch."):
-            raise _OwnGradient(cls.__qualname__)
-        return plain.__get__(None, cls)(*args, **kwargs)
-
-    function.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        function.apply = plain
-
-
-def _run_once(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -> list[Number]:
-    """Of a copy: a pass may change buffers. Returns the numbers that it makes of tensors."""
+def _run_once(
+    module: Any, call: Calling, examples: tuple[Any, ...], name: str, own: OwnGradients
+) -> list[Number]:
+    """Of a copy: a pass may change buffers. Returns the numbers that it makes of tensors; `own`
+    learns of functions with a backward pass of their own."""
     module = copied(module)
     before = {path: buffer.clone() for path, buffer in module.named_buffers()}
 
@@ -119,20 +105,13 @@ def _run_once(module: Any, call: Calling, examples: tuple[Any, ...], name: str) 
         return noted(lambda: call.run(module, examples), unknown)
 
     try:
-        with require_torch().enable_grad(), _own_gradients_told():
-            result, numbers = run(())
+        with require_torch().enable_grad():
+            with own.noted():
+                result, numbers = run(())
             if numbers:
                 changed = [b for path, b in module.named_buffers() if _differ(b, before.get(path))]
                 unknown = (*examples, *module.parameters(), *changed)
                 numbers = run(unknown)[1]
-    except _OwnGradient as error:
-        place = place_of(error, module, require_torch().nn.Module)
-        where = f"module '{place}'" if place else "the top module"
-        raise GradletError(
-            f"{where} of '{name}' uses the "
-            f"autograd.Function '{error}', whose backward the program would not know. Write its "
-            f"gradient by arithmetic: s + (y - s).detach() has the value of y and the gradient of s"
-        ) from None
     except FOREIGN as error:
         if "more than 1 value per channel" in str(error):
             raise GradletError(
@@ -147,6 +126,7 @@ def _run_once(module: Any, call: Calling, examples: tuple[Any, ...], name: str) 
             f"model '{name}' fails in PyTorch itself on inputs {shapes}: {described(error)}"
         ) from None
     call.taken(result)
+    own.judge(name)
     return numbers
 
 

@@ -138,9 +138,9 @@ def _passes(
     inputs = [v.detach().to(dtype) if v.dtype.is_floating_point else v for v in examples]
     buffers = {path: buffer.clone() for path, buffer in module.named_buffers()}
     with torch.enable_grad(), plain_attention(), _without_dropout():
-        first = call(module, inputs)
+        first = [value.detach().clone() for value in call(module, inputs)]  # which may be buffers
         for path, buffer in module.named_buffers():  # a graph has what becomes of these
-            buffer.copy_(buffers.get(path, buffer))
+            buffer.data = buffers.get(path, buffer.data)  # of whatever shape it was
         before = _plain_attributes(module)
         again = call(module, inputs)
     if not _alike(first, again):

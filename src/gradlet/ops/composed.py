@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradlet.ops.base import Call, Importer, from_onnx, from_torch
+from gradlet.ops.compare import above
 from gradlet.ops.concat import cut, join
 from gradlet.ops.elementwise import affine, operand
 from gradlet.ops.extreme import largest
@@ -65,6 +66,18 @@ def _torch_weight_norm(imp: Importer, call: Call) -> str:
     return imp.add("mul", [v, imp.add("div", [g, norm(imp, v, 2, axes, True)])])
 
 
+@from_torch("aten.renorm.default")
+def _torch_renorm(imp: Importer, call: Call) -> str:
+    """Slices that are longer than allowed are cut to that length."""
+    x, order, dim, most = imp.tensor(call.args[0]), *(call.args[1:4])
+    rank = len(imp.shape(x))
+    length = norm(imp, x, float(order), [d for d in range(rank) if d != dim % rank], True)
+    share = affine(imp, imp.add("reciprocal", [affine(imp, length, 1.0, 1e-7)]), float(most))
+    longer = above(imp, length, float(most))
+    kept = imp.add("masked_fill", [share, longer], {"value": 1.0, "keep": True})
+    return imp.add("mul", [x, kept])
+
+
 def logsumexp(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:
     chosen = chosen_axes(imp, x, axes)
     top = largest(imp, x, chosen, True, first=False, least=False)
@@ -77,6 +90,31 @@ def logsumexp(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) 
 @from_torch("aten.logsumexp.default")
 def _torch_logsumexp(imp: Importer, call: Call) -> str:
     return logsumexp(imp, imp.tensor(call.args[0]), _axes(call.args[1]), bool(call.arg(2, False)))
+
+
+def _logaddexp(imp: Importer, a: str, b: str) -> str:
+    """The larger one, and what the other adds to it: nothing overflows."""
+    top = imp.add("maximum", [a, b])
+    less = imp.add("neg", [imp.add("abs", [imp.add("sub", [a, b])])])
+    return imp.add("add", [top, imp.add("log", [affine(imp, imp.add("exp", [less]), 1.0, 1.0)])])
+
+
+@from_torch("aten.logaddexp.default")
+def _torch_logaddexp(imp: Importer, call: Call) -> str:
+    return _logaddexp(imp, *(imp.tensor(value) for value in call.args[:2]))
+
+
+@from_torch("aten.logcumsumexp.default")
+def _torch_logcumsumexp(imp: Importer, call: Call) -> str:
+    """Each element takes in the one before, then the one two before, four before, and so on."""
+    y, dim = imp.tensor(call.args[0]), int(call.args[1])
+    extent, reach = imp.shape(y)[dim], 1
+    while reach < extent:
+        first, later = cut(imp, y, [reach, extent - reach], dim)
+        earlier, _ = cut(imp, y, [extent - reach, reach], dim)
+        y = join(imp, [first, _logaddexp(imp, later, earlier)], dim)
+        reach *= 2
+    return y
 
 
 def product(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:

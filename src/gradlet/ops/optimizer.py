@@ -55,18 +55,18 @@ class Sgd(Update):
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         w, g, (lr, weight_decay) = ins
-        return (_stepped(w, g, -lr, weight_decay),)
+        return (_sum(weight_decay * w, g, -lr, w),)
 
     def magnitude(
         self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        w, g, (lr, weight_decay) = (np.abs(value) for value in ins)
-        return (_stepped(w, g, lr, weight_decay),)
+        w, g, (lr, weight_decay) = ins
+        w = np.abs(w)
+        return (_sum(np.abs(weight_decay) * w, np.abs(g), np.abs(lr), w),)
 
 
-def _stepped(w: Array, g: Array, lr: float, weight_decay: float) -> Array:
-    """w + lr (g + weight_decay w), with one array besides: weights may be all that memory holds."""
-    result: Array = weight_decay * w
+def _sum(result: Array, g: Array, lr: float, w: Array) -> Array:
+    """w + lr (g + result), in place: weights may be all that memory holds."""
     result += g
     result *= lr
     result += w

@@ -280,6 +280,9 @@ class TileReplay(Moves):
             if window.near and len(boxes[position]) * WORD > window.slot_bytes:
                 yield f"a box of '{window.tensor}' is larger than its slot"
                 return
+            lies = not window.near and not window.fetched
+            if lies and (np.diff(boxes[position]) != 1).any():
+                yield f"a box of '{window.tensor}' is used where it lies, but not in one run"
             words = self._words(position, window, boxes[position], slots[position])
             read = position >= self.outputs and position not in sums
             updated = position < self.outputs and self.call.updates

@@ -9,7 +9,7 @@ from itertools import product
 from gradlet.graph import Shape, Site
 from gradlet.ops.base import Axis, Op, Size
 from gradlet.plan.tile import Operand, slots
-from gradlet.plan.tiling import Range, TileAxis, Window, box_elements, lines_of
+from gradlet.plan.tiling import Range, TileAxis, Window, box_elements, dense, lines_of
 
 
 def signature(site: Site) -> object:
@@ -54,10 +54,12 @@ def part_of(op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int])
 
 
 def copyable(window: Window, tiles: Sequence[TileAxis]) -> bool:
-    """Whether the box of every kind of tile is lines of planes; at the ends of a map a box may have
-    more levels than in the middle."""
+    """Whether the box of every kind of tile is lines of planes, or one run of bytes where it is
+    used where it lies; at the ends of a map a box may have more levels than in the middle."""
     boxes = (window.box(_in_order(tiles, kind)) for kind in all_kinds(tiles))
-    return not window.near or all(lines_of(window.shape, box, 4) for box in boxes)
+    if not window.near:
+        return window.fetched or all(dense(window.shape, box) for box in boxes)
+    return all(lines_of(window.shape, box, 4) for box in boxes)
 
 
 def window_on(
