@@ -13,7 +13,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from gradlet import target as targets
-from gradlet.capture.onnx_sizes import parse_dims
 from gradlet.errors import GradletError
 from gradlet.recipe import Recipe, parse_loss
 
@@ -118,6 +117,8 @@ class ModelOptions:
         return replace(Recipe(), **{**wishes, **given})
 
     def capture_options(self) -> dict[str, Any]:
+        from gradlet.capture.onnx_sizes import parse_dims  # not for a line of help
+
         return {
             "batch": self.batch,
             "input_shape": _shape(self.input_),
