@@ -30,8 +30,9 @@ NOTES = """
 - **Faults put into the source**: operators, constants, operands and instructions in the rules for
   gradients, the planner, the tiles, the copies, the kernels and their generators, drawn by a
   seed. *Held* are those that the build refused or verify found. *Changed nothing* are those
-  after which no loss and no weight of three steps moves by more than 1e-4 of the largest: they
-  make another program of the same values.
+  after which no loss and no weight of three steps moves by more than 1e-4 of the largest, in any
+  of the models that were tried: they make another program of the same values, or no model got
+  there. Tensors that move as much when all weights change in their last place are not counted.
 - **Interruptions**: a process is killed at a system call that changes a file, and the folder has
   to be the old project or the new one, the next command has to succeed, and nothing may stay
   behind.
@@ -67,8 +68,10 @@ def interruptions(value: Any) -> Iterator[Row]:
 def outcomes(what: str, command: str) -> Callable[[Any], Iterator[Row]]:
     def rows(value: Any) -> Iterator[Row]:
         found = Counter(row["outcome"] for row in value["rows"])
-        rest = ", ".join(f"{count} {name}" for name, count in found.items() if name != "held")
-        yield what, found.total(), found["held"], rest, command
+        rest = [f"{count} {name}" for name, count in found.items() if name != "held"]
+        apart = Counter(row["why"] for row in value["rows"] if row["outcome"] == "held")
+        rest += [f"{count} of those: {why}" for why, count in apart.items() if why]
+        yield what, found.total(), found["held"], ", ".join(rest), command
 
     return rows
 
@@ -96,15 +99,19 @@ CAMPAIGNS: dict[str, Callable[[Any], Iterator[Row]]] = {
 
 
 def main() -> int:
-    lines = []
+    lines, notes = [], []
     for name, rows in CAMPAIGNS.items():
         path = RESULTS / f"{name}.json"
         if not path.exists():
             lines.append(f"| {name.replace('_', ' ')} | not run | | | |")
             continue
-        for what, tried, held, rest, command in rows(json.loads(path.read_text())):
+        value = json.loads(path.read_text())
+        if value.get("note"):  # what a reader has to know of these runs
+            notes.append(f"- **{name.replace('_', ' ')}**: {value['note']}")
+        for what, tried, held, rest, command in rows(value):
             lines.append(f"| {what} | {tried} | {held} | {rest} | `{command}` |")
-    PAGE.write_text(HEAD + "\n".join(lines) + "\n" + NOTES)
+    apart = "\n## These runs\n\n" + "\n".join(notes) + "\n" if notes else ""
+    PAGE.write_text(HEAD + "\n".join(lines) + "\n" + apart + NOTES)
     return 0
 
 
