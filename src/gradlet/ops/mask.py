@@ -35,7 +35,6 @@ class MaskedFill(Op):
 
     name = "masked_fill"
     inputs = ("x", "mask")
-    exact = True
     overwrites = ("x",)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
@@ -44,6 +43,15 @@ class MaskedFill(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         replaced = ins[1] <= 0 if _keeps(attrs) else ins[1] > 0
         return (np.where(replaced, number(attrs, "value"), ins[0]),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """What is copied loses nothing; the number itself is rounded to float32."""
+        replaced = ins[1] <= 0 if _keeps(attrs) else ins[1] > 0
+        value = number(attrs, "value")
+        lost = 0.0 if float(np.float32(value)) == value else abs(value)
+        return (np.where(np.broadcast_to(replaced, results[0].shape), lost, 0.0),)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
