@@ -275,10 +275,10 @@ def by_places(net: RandomModule, shape: tuple[int, ...]) -> Function:
         (
             lambda x: x.sort(axis, descending=True).values * scale(),
             lambda x: x.topk(count, axis).values,
-            lambda x: (x * scale()).gather(axis, x.argsort(axis, stable=True)),
+            lambda x: (x * scale()).gather(axis, x.argsort(dim=axis, stable=True)),
             lambda x: x.index_select(axis, torch.arange(count)) * 0.7,
             lambda x: torch.zeros_like(x).scatter(
-                axis, x.argsort(axis, stable=True), torch.tanh(x * scale())
+                axis, x.argsort(dim=axis, stable=True), torch.tanh(x * scale())
             ),
             lambda x: (x * scale()).cumsum(axis) / 2,
             lambda x: x + F.one_hot(x.argmax(axis), shape[axis]).movedim(-1, axis) * scale(),

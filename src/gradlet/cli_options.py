@@ -125,7 +125,7 @@ class ModelOptions:
             "data": self.data,
             "output": self.output or "",
             "bn": self.bn or "",
-            "dims": parse_dims(self.dim or []),
+            "dims": _dims(self.dim or []),
         }
 
 
@@ -171,6 +171,16 @@ def _shape(text: str | None) -> list[int] | None:
     if not all(re.fullmatch(r"0*[1-9][0-9]{0,11}", part) for part in parts):
         raise GradletError(f"--input {text}: write the shape of one sample as for example 3x32x32")
     return [int(part) for part in parts]
+
+
+def _dims(texts: list[str]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not re.fullmatch(r"0*[1-9][0-9]{0,8}", value):
+            raise GradletError(f"--dim {text}: write it as NAME=SIZE, such as sequence=16")
+        found[name] = int(value)
+    return found
 
 
 def _betas(text: str | None) -> dict[str, float]:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 import gradlet
 from gradlet.api import training_graph
+from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
 from gradlet.graph import Array
 from gradlet.recipe import Recipe
 from gradlet.reference import evaluate, run_reference, wide
+from gradlet.tolerance import expect_forward
 from tests.capture.onnx_models import build_model, capture
 from tests.capture.test_torch_gradients import Calls, assert_module_gradients
 
@@ -259,3 +261,17 @@ def test_a_relu_by_where_is_a_relu() -> None:
             return torch.where(y > 0, y, 0.0) - F.relu(y)
 
     assert_module_gradients(ByWhere(), (x,))
+
+
+class Filled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.masked_fill(x > 0, 0.3)
+
+
+def test_a_number_that_is_filled_in_may_be_rounded() -> None:
+    """0.3 is no float32."""
+    graph = capture_module(Filled(), torch.tensor([[-1.0, 2.0]]), name="m")
+    start = {name: wide(value[0]) for name, value in graph.samples.items()}
+    start |= {name: wide(value) for name, value in graph.data.items()}
+    allowed = expect_forward(graph, start)[1][graph.outputs[0]]
+    assert allowed[0, 1] >= abs(float(np.float32(0.3)) - 0.3)

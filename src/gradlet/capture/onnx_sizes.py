@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradlet.builder import MOST_ELEMENTS
 from gradlet.errors import GradletError
 from gradlet.extras import require_onnx
 from gradlet.graph import Shape
@@ -27,17 +26,6 @@ class Sizes:
         if isinstance(self.examples, Mapping):
             return self.examples.get(name)
         return self.examples[place] if place < len(self.examples) else None
-
-
-def parse_dims(texts: Sequence[str]) -> dict[str, int]:
-    """`name=value` of each."""
-    found = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        if not name or not value.isdigit() or not 1 <= int(value) <= MOST_ELEMENTS:
-            raise GradletError(f"--dim {text}: write it as NAME=SIZE, such as sequence=16")
-        found[name] = int(value)
-    return found
 
 
 def settle(path: Path, infos: Sequence[Any], sizes: Sizes) -> tuple[dict[str, Shape], int | None]:
