@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import gradlet
 from gradlet.errors import GradletError
@@ -98,6 +99,7 @@ class Net(nn.Module):
 
 FUNCTIONS = {
     **{"spike": lambda x: spike(x, 0.5), "rounded": Rounded.apply, "swish": Swish.apply},
+    "recomputed": lambda x: checkpoint(torch.tanh, x, use_reentrant=True),
     "centred": lambda x: Centred.apply(x + 0),
 }
 
