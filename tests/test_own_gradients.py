@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import gradlet
 from gradlet.errors import GradletError
@@ -115,6 +116,12 @@ def test_a_true_gradient_is_not_written_out() -> None:
     plain = gradlet.capture(Net(lambda x: x * torch.sigmoid(x)), inputs=(torch.randn(1, 4),))
     own = gradlet.capture(Net(Swish.apply), inputs=(torch.randn(1, 4),))
     assert [n.op for n in own.graph.nodes] == [n.op for n in plain.graph.nodes]
+
+
+def test_checkpoints_are_as_if_they_were_not_there() -> None:
+    recomputed = Net(lambda x: checkpoint(torch.tanh, x, use_reentrant=True))
+    graph = gradlet.capture(recomputed, inputs=(torch.randn(1, 4),)).graph
+    assert [node.op for node in graph.nodes] == ["matmul", "tanh", "matmul"]
 
 
 def test_any_other_is_refused_by_name() -> None:

@@ -65,7 +65,7 @@ class OwnGradients:
     def judge(self, name: str) -> None:
         """Find out which are written out; a GradletError names one that cannot be."""
         for cls, calls in self._calls.items():
-            if all(_plain(cls, args) for args in calls):
+            if _recomputes(cls) or all(_plain(cls, args) for args in calls):
                 continue
             if not all(_by_element(cls, args) for args in calls):
                 raise GradletError(
@@ -82,6 +82,9 @@ class OwnGradients:
         """Functions that need it are computed within by operations that the exporter sees."""
 
         def write(cls: Any, usual: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+            if _recomputes(cls):
+                inner, _, *rest = args
+                return inner(*rest)
             return _with_slopes(cls, args) if cls in self._slopes else usual(*args)
 
         with _instead(write):
@@ -102,6 +105,11 @@ def _instead(function: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         del between.apply
+
+
+def _recomputes(cls: Any) -> bool:
+    """Whether it is PyTorch's own that calls a function now, and again in the backward pass."""
+    return cls is require_torch().utils.checkpoint.CheckpointFunction
 
 
 def _copied(value: Any) -> Any:
