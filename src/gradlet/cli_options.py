@@ -117,8 +117,6 @@ class ModelOptions:
         return replace(Recipe(), **{**wishes, **given})
 
     def capture_options(self) -> dict[str, Any]:
-        from gradlet.capture.onnx_sizes import parse_dims  # not for a line of help
-
         return {
             "batch": self.batch,
             "input_shape": _shape(self.input_),

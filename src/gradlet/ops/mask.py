@@ -51,15 +51,6 @@ class MaskedFill(Op):
         inexact = value if value != float(np.float32(value)) else 0.0
         return (np.where(_replaced(attrs, ins[1]), inexact, np.zeros_like(results[0])),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
-        """What is copied loses nothing; the number itself is rounded to float32."""
-        replaced = ins[1] <= 0 if _keeps(attrs) else ins[1] > 0
-        value = number(attrs, "value")
-        lost = 0.0 if float(np.float32(value)) == value else abs(value)
-        return (np.where(np.broadcast_to(replaced, results[0].shape), lost, 0.0),)
-
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, str]:
