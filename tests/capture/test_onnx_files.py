@@ -117,7 +117,9 @@ def test_open_dimensions_by_name_place_and_example(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", inputs=examples)
     assert gradlet.capture(path, data=tmp_path / "d.npz").graph.tensors["x"].shape == (1, 7, 4)
     assert_held(path, tmp_path / "p", None, inputs=examples, batch=2)
-    with pytest.raises(GradletError, match="--dim sequ: .* has no such dimension; open are n, seq"):
+    with pytest.raises(
+        GradletError, match=r"--dim sequ: .* has no such dimension; open are n, seq"
+    ):
         gradlet.capture(path, dims={"sequ": 5})
     with pytest.raises(GradletError, match=r"dimension 2 is 4 in the file, not 5"):
         gradlet.capture(path, inputs=np.ones((2, 7, 5), np.float32))
@@ -132,7 +134,8 @@ def test_open_dimensions_from_the_command_line(tmp_path: Path) -> None:
     assert "--dim seq=SIZE" in refused.output
     assert run.invoke(app, [*asked, "--dim", "seq=5"]).exit_code == 0  # the way out, followed
     wrong = run.invoke(app, [*asked, "--dim", "seq=x"])
-    assert wrong.exit_code == 2 and "NAME=SIZE" in wrong.output
+    assert wrong.exit_code == 2
+    assert "NAME=SIZE" in wrong.output
 
 
 @pytest.mark.parametrize("extent", [5, 6])
@@ -178,7 +181,7 @@ def test_several_results(tmp_path: Path) -> None:
         gradlet.capture(path)
     for wish, op in (("p", "sigmoid"), (-1, "sigmoid"), ("0", "matmul"), ("r", "relu")):
         assert gradlet.capture(path, output=wish).graph.nodes[-1].op == op
-    with pytest.raises(GradletError, match="--output z: .* computes nothing of that name"):
+    with pytest.raises(GradletError, match=r"--output z: .* computes nothing of that name"):
         gradlet.capture(path, output="z")
 
 

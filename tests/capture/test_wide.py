@@ -92,8 +92,8 @@ def test_what_is_missing_is_named_and_not_its_parts() -> None:
     model = Wide(lambda m, x: torch.xlogy(x, m.w.abs() + 1), (2, 3))
     with pytest.raises(GradletError, match=r"aten\.xlogy\.Tensor on .* no such operation"):
         capture_module(model, torch.randn(2, 3), name="m")
-    with pytest.raises(GradletError, match="complex numbers; take their .real and .imag"):
-        model = Wide(lambda m, x: torch.fft.rfft(x).exp().real, (2, 3))
+    model = Wide(lambda m, x: torch.fft.rfft(x).exp().real, (2, 3))
+    with pytest.raises(GradletError, match=r"complex numbers; take their \.real and \.imag"):
         capture_module(model, torch.randn(2, 3), name="m")
 
 
