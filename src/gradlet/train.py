@@ -37,6 +37,11 @@ def train(graph: Graph, recipe: Recipe, targets: Array | None = None) -> Graph:
             f"the model returns its {output.role} '{graph.own_name(output.name)}' as it is; a loss "
             f"needs something that is computed from it"
         )
+    if output.dtype != "f32":
+        raise GradletError(
+            f"the model's result '{graph.own_name(output.name)}' holds whole numbers; a loss needs "
+            f"floats: choose another result with --output (in Python, output=...)"
+        )
     graph = guarded(graph)
     whole, rows = select(graph, recipe.update), select_rows(graph, recipe.update)
     graph, parts = with_rows_apart(graph, rows)

@@ -117,7 +117,9 @@ def test_open_dimensions_by_name_place_and_example(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", inputs=examples)
     assert gradlet.capture(path, data=tmp_path / "d.npz").graph.tensors["x"].shape == (1, 7, 4)
     assert_held(path, tmp_path / "p", None, inputs=examples, batch=2)
-    with pytest.raises(GradletError, match=r"--dim sequ: .* has no such dimension; open are"):
+    with pytest.raises(
+        GradletError, match=r"--dim sequ: .* has no such dimension; open are n, seq"
+    ):
         gradlet.capture(path, dims={"sequ": 5})
     with pytest.raises(GradletError, match=r"dimension 2 is 4 in the file, not 5"):
         gradlet.capture(path, inputs=np.ones((2, 7, 5), np.float32))
