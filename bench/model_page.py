@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def _messages(found: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
             if row["outcome"] in (GOOD, "not installed"):
                 continue
             text = row["beyond"] or row["message"]
+            text = re.sub(r"/\S*/site-packages/", "", text)  # wherever they are installed
             text = " ".join(text.replace("|", "/").split())
             text = text if len(text) < 300 else text[:300] + " ..."
             lines.append(f"- **{label}** ({target}), {_outcome(row)}: {text}")
