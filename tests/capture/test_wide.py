@@ -4,6 +4,7 @@ masks that are written through. Every gradient is PyTorch's."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +95,30 @@ def test_what_is_missing_is_named_and_not_its_parts() -> None:
         capture_module(model, torch.randn(2, 3), name="m")
     model = Wide(lambda m, x: torch.fft.rfft(x).exp().real, (2, 3))
     with pytest.raises(GradletError, match=r"complex numbers; take their \.real and \.imag"):
+        capture_module(model, torch.randn(2, 3), name="m")
+
+
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0] / (1 + ctx.saved_tensors[0].abs()) ** 2
+
+
+library = torch.library.Library("gradlet_tests", "DEF")
+library.define("spike(Tensor x) -> Tensor")
+library.impl("spike", Spike.apply, "Autograd")
+library.impl("spike", lambda x: (x > 0).float(), "CompositeExplicitAutograd")
+
+
+def test_an_operation_of_the_users_own_is_named_and_not_its_parts() -> None:
+    """Its gradient is none of theirs."""
+    model = Wide(lambda m, x: torch.ops.gradlet_tests.spike(x * m.w), (2, 3))
+    with pytest.raises(GradletError, match=r"gradlet_tests\.spike\.default on \[2, 3\]"):
         capture_module(model, torch.randn(2, 3), name="m")
 
 

@@ -18,8 +18,8 @@ def parts_of(node: Any) -> Any:
     operator = node.target
     if not isinstance(operator, torch._ops.OpOverload) or operator._schema.is_mutable:
         return None
-    if operator._opname in _OTHER_GRADIENT:
-        return None
+    if operator.namespace != "aten" or operator._opname in _OTHER_GRADIENT:
+        return None  # others may have any gradient, whatever they are made of
     written = torch._decomp.get_decompositions([operator]).get(operator)
     for rule in filter(None, (operator, written)):  # as it runs; then as it is written down
         if (graph := _traced(node, rule)) is not None:
