@@ -75,6 +75,20 @@ def test_older_opsets_are_converted(opset: int, tmp_path: Path) -> None:
     assert set(project.plan.graph.trained) == {"w", "b", "v", "c"}
 
 
+def test_a_batch_norm_of_an_older_opset(tmp_path: Path) -> None:
+    """Which ONNX's own evaluator computes as in training."""
+    nodes = [
+        make("Conv", ["x", "k"], ["a"]),
+        make("BatchNormalization", ["a", "scale", "b", "mean", "var"], ["n"], momentum=0.9),
+        make("Flatten", ["n"], ["h"]),
+        make("MatMul", ["h", "v"], ["y"]),
+    ]
+    weights = {"k": random(4, 2, 3, 3), "v": random(16, 3), "var": np.abs(random(4)) + 1}
+    weights |= {name: random(4) for name in ("scale", "b", "mean")}
+    path = saved(tmp_path, nodes, {"y": TensorProto.FLOAT}, weights, shape=(1, 2, 4, 4), opset=11)
+    assert_held(path, tmp_path / "p", "has opset 11")
+
+
 def test_attributes_that_became_operands(tmp_path: Path) -> None:
     nodes = [
         make("Conv", ["x", "k"], ["a"], kernel_shape=[3, 3]),
