@@ -48,7 +48,9 @@ def _traced(node: Any, rule: Any) -> Any:
         return None
     targets = [part.target for part in graph.nodes if part.op == "call_function"]
     itself = node.target in targets or any(str(target).startswith("prims.") for target in targets)
-    return None if itself or not targets or len(targets) > MOST_PARTS else graph
+    drawn = torch.Tag.nondeterministic_seeded
+    random = any(drawn in getattr(target, "tags", ()) for target in targets)
+    return None if itself or random or not targets or len(targets) > MOST_PARTS else graph
 
 
 def _empty(like: Any) -> Any:
