@@ -48,11 +48,28 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def finish(name: str, rows: list[dict[str, Any]], table: Table, *, as_json: bool) -> None:
-    """Write the results beside the benchmarks; show them as a table or as JSON."""
+def save(name: str, rows: list[dict[str, Any]]) -> str:
+    """Write the results beside the benchmarks, whole or not at all; returns the text."""
     text = json.dumps({"benchmark": name, "machine": machine(), "rows": rows}, indent=1) + "\n"
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(text)
+    fresh = RESULTS / f"{name}.json.new"
+    fresh.write_text(text)
+    fresh.replace(RESULTS / f"{name}.json")
+    return text
+
+
+def saved(name: str) -> list[dict[str, Any]]:
+    """Rows of an earlier run, of one that was interrupted as well."""
+    try:
+        rows: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    except FileNotFoundError:
+        return []
+    return rows
+
+
+def finish(name: str, rows: list[dict[str, Any]], table: Table, *, as_json: bool) -> None:
+    """Write the results; show them as a table or as JSON."""
+    text = save(name, rows)
     if as_json:
         sys.stdout.write(text)
     else:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -178,16 +178,20 @@ def compile_objects(
     beside: Path | None = None,
 ) -> list[Path]:
     """The object file of each source, from the cache if the same text was compiled before; one with
-    much data in it is made `beside`."""
+    much data in it is made `beside`. A define that a source does not mention changes nothing, and
+    is left out: what was compiled with another one is found."""
+    read = cache(_read)
 
     def compiled(source: Path) -> Path:
-        own = [*options, *(f"-D{define}" for define in defines.get(source, ()))]
+        texts = _texts(source, include, read)
+        named = [d for d in defines.get(source, ()) if any(d.split("=")[0] in t for t in texts)]
+        own = [*options, *(f"-D{define}" for define in named)]
         folders = [f"-I{folder}" for folder in include]
         command = [*compiler.command, *own, *folders, "-c", str(source)]
         if beside and sum(blob.stat().st_size for blob in blobs(source, include)) > LARGE:
             run_compiler(command, beside / f"{source.stem}.o", source)
             return beside / f"{source.stem}.o"
-        return _kept(command, source, f"objects/{key(compiler, own, source, include)}.o")
+        return _kept(command, source, f"objects/{key(compiler, own, source, include, texts)}.o")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compiled, sources))
@@ -201,9 +205,18 @@ def linked(compiler: Compiler, options: Sequence[str], sources: Sequence[Path], 
     return _kept(command, Path(name), f"{name}-{digest}.so")
 
 
-def key(compiler: Compiler, options: Sequence[str], source: Path, include: Sequence[Path]) -> str:
-    texts = [*options, platform.machine(), version(compiler), *_texts(source, include)]
-    return hashlib.sha256("\0".join([source.suffix, *texts]).encode()).hexdigest()
+def key(
+    compiler: Compiler,
+    options: Sequence[str],
+    source: Path,
+    include: Sequence[Path],
+    texts: Sequence[str] = (),
+) -> str:
+    """Of all that decides what comes out. texts: those of the source, if they are at hand."""
+    texts = texts or _texts(source, include, _read)
+    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in blobs(source, include)]
+    everything = [*options, platform.machine(), version(compiler), *texts, *hashes]
+    return hashlib.sha256("\0".join([source.suffix, *everything]).encode()).hexdigest()
 
 
 def _kept(command: Sequence[str], what: Path, name: str) -> Path:
@@ -223,20 +236,27 @@ def blobs(source: Path, include: Sequence[Path]) -> list[Path]:
     return [path for path in dict.fromkeys(places) if path.is_file()]
 
 
-def _texts(source: Path, include: Sequence[Path]) -> list[str]:
-    """A source and all headers of ours that it includes, each once; hashes of its blobs."""
+def _texts(
+    source: Path, include: Sequence[Path], read: Callable[[Path], tuple[str, list[str]]]
+) -> list[str]:
+    """A source and all headers of ours that it includes, each once."""
     texts: dict[Path, str] = {}
     waiting = [source]
     while waiting:
         path = waiting.pop()
         if path in texts:
             continue
-        texts[path] = path.read_text()
-        for name in re.findall(r'^#include "(.*)"', texts[path], flags=re.MULTILINE):
+        texts[path], names = read(path)
+        for name in names:
             folders = [path.parent, *include]
             waiting += [folder / name for folder in folders if (folder / name).is_file()][:1]
-    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in blobs(source, include)]
-    return [*texts.values(), *hashes]
+    return list(texts.values())
+
+
+def _read(path: Path) -> tuple[str, list[str]]:
+    """A text, and the headers that it includes."""
+    text = path.read_text()
+    return text, re.findall(r'^#include "(.*)"', text, flags=re.MULTILINE)
 
 
 def run_compiler(command: Sequence[str], output: Path, what: Path) -> None:

@@ -125,7 +125,8 @@ def verify(
     ships, its golden programs above all, has to make the same bits.
     """
     changes = project.changes
-    verdict = _compared(project, steps, engine)
+    with host.libraries_kept():
+        verdict = _compared(project, steps, engine)
     if project.changes != changes:
         raise GradletError(f"'{project.folder}' was changed while it was verified; verify it again")
     return replace(verdict, passed=verdict.passed and (edited or not changes), changes=changes)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradlet.cache import held_by, scratch_folder
+from gradlet.cache import scratch_folder
 from gradlet.compiler import Compiler, build_library, default
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project
 from gradlet.emit.view import settings
 from gradlet.engines.model import Run
+from gradlet.engines.workers import work
 from gradlet.errors import InternalError
 from gradlet.graph import Array
 from gradlet.plan.model import Plan
-
-WORKER = Path(__file__).with_name("worker.py")
 
 
 def run(
@@ -47,7 +48,7 @@ def run(
     """
     compiler = compiler or default()
     with scratch_folder() as scratch:
-        library = _build(project, scratch, compiler, probes=watch or states, sanitize=sanitize)
+        library = _library(project, scratch, compiler, probes=watch or states, sanitize=sanitize)
         job = _job(project.plan, library, steps, watch=watch, states=states, predict=predict)
         job["setters"] = _setters(project.plan) if setters else []
         fed = {**project.plan.graph.samples, **(samples or {})}
@@ -61,6 +62,41 @@ def run(
         _work(scratch, compiler.sanitizer_runtime if sanitize else "")
         with np.load(scratch / "out.npz") as result:
             return _result(dict(result), steps, list(number))
+
+
+@contextmanager
+def libraries_kept() -> Iterator[None]:
+    """Each build of a project is made once: for one who runs it many times, and knows that its
+    files stay as they are."""
+    with scratch_folder() as folder:
+        before = _libraries.set(Libraries(folder))
+        try:
+            yield
+        finally:
+            _libraries.reset(before)
+
+
+@dataclass(frozen=True)
+class Libraries:
+    folder: Path
+    built: dict[tuple[Path, str, bool, bool], Path] = field(default_factory=dict)
+
+
+_libraries: ContextVar[Libraries | None] = ContextVar("libraries", default=None)
+
+
+def _library(
+    project: Project, scratch: Path, compiler: Compiler, *, probes: bool, sanitize: bool
+) -> Path:
+    kept = _libraries.get()
+    if kept is None:
+        return _build(project, scratch, compiler, probes=probes, sanitize=sanitize)
+    key = project.folder, compiler.name, probes, sanitize
+    if key not in kept.built:
+        place = kept.folder / str(len(kept.built))
+        place.mkdir()
+        kept.built[key] = _build(project, place, compiler, probes=probes, sanitize=sanitize)
+    return kept.built[key]
 
 
 def _build(
@@ -159,23 +195,12 @@ def shown(plan: Plan, outputs: tuple[str, ...]) -> list[str]:
 
 
 def _work(scratch: Path, preload: str) -> None:
-    environment = dict(os.environ)
-    if preload:
-        environment["LD_PRELOAD"] = preload
-        environment["ASAN_OPTIONS"] = "detect_leaks=0"
-    done = subprocess.run(
-        [sys.executable, str(WORKER), str(scratch)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        pass_fds=held_by(scratch),
-    )
-    if done.returncode == 0:
+    status, said = work(scratch, preload)
+    if status == 0:
         return
-    reason = done.stderr.strip()[-3000:]
-    if done.returncode < 0:
-        reason = f"killed by {signal.Signals(-done.returncode).name}. {reason}"
+    reason = said.strip()[-3000:]
+    if status < 0:
+        reason = f"killed by {signal.Signals(-status).name}. {reason}"
     raise InternalError(f"the generated code failed on the host: {reason}")
 
 

@@ -1,19 +1,27 @@
 """Runs a project's shared library in a process of its own: a crash there is a message here.
 
 Started by path, with a folder that holds `job.json` and `in.npz`; leaves `out.npz`. It imports
-only numpy, so that it starts quickly and can run under a preloaded sanitizer.
+only numpy, so that it starts quickly and can run under a preloaded sanitizer. With `--serve` and a
+socket it waits for such folders, and does each job in a fork.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
+import signal
+import socket
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+ERRORS = "stderr"
+"""What a fork had to say, beside its results."""
 
 
 class Network:
@@ -104,5 +112,44 @@ def _predictions(network: Network, job: dict[str, Any], samples: dict[str, Any])
     return {f"predict/{job['number'][name]}": np.stack(values) for name, values in outputs.items()}
 
 
+def serve(channel: socket.socket) -> None:
+    """Do what is asked for until nobody asks any more. Of each job its process is told, and how it
+    ended. An interruption is for jobs, not for who waits for them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        request, held, _, _ = socket.recv_fds(channel, 1 << 16, 16)
+        while request and not request.endswith(b"\n"):
+            request += channel.recv(1 << 16)
+        if not request:
+            return
+        job = os.fork()
+        if job == 0:
+            channel.close()
+            _do(Path(json.loads(request)))
+        channel.sendall(f"{job}\n".encode())
+        for descriptor in held:  # the job has its own
+            os.close(descriptor)
+        _, status = os.waitpid(job, 0)
+        channel.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _do(folder: Path) -> None:
+    """One job, in a process that ends with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    status = 1
+    try:
+        with (folder / ERRORS).open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        main(folder)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "--serve":
+        serve(socket.socket(fileno=int(sys.argv[2])))
+    else:
+        main(Path(sys.argv[1]))

@@ -29,6 +29,8 @@ class Place:
 
     def met(self, other: Place) -> Place:
         """What holds by either way."""
+        if self == other:
+            return self
         known = {
             register: values | other.known[register]
             for register, values in self.known.items()
@@ -156,8 +158,10 @@ class Walk:
             return self._moved(at, step, place)
         if step.rd == 0:
             return place
-        known = {r: values for r, values in place.known.items() if r != step.rd}
         values = place.known.get(step.rs)
+        if step.rd not in place.known and (step.number is None or not values):
+            return place  # nothing was known of it, and nothing is
+        known = {r: values for r, values in place.known.items() if r != step.rd}
         if step.number is not None and values:
             sums = frozenset((value + step.number) % WORD for value in values)
             known[step.rd] = sums
