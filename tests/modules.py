@@ -443,3 +443,6 @@ def _update(net: RandomModule, inputs: list[Tensor]) -> str:
             begin = net.chance.randrange(rows - 1)
             return f"{name}[{begin}:{net.chance.randint(begin + 1, rows)}]"
     return "all"
+
+
+import tests.module_layers  # noqa: E402, F401: more layers, which need the ones above
