@@ -445,4 +445,5 @@ def _update(net: RandomModule, inputs: list[Tensor]) -> str:
     return "all"
 
 
-import tests.module_layers  # noqa: E402, F401: more layers, which need the ones above
+# more layers, which need what stands above
+import tests.module_layers  # noqa: E402, F401
