@@ -443,3 +443,7 @@ def _update(net: RandomModule, inputs: list[Tensor]) -> str:
             begin = net.chance.randrange(rows - 1)
             return f"{name}[{begin}:{net.chance.randint(begin + 1, rows)}]"
     return "all"
+
+
+# more layers, which need what stands above
+import tests.module_layers  # noqa: E402, F401

@@ -108,14 +108,17 @@ def _module_outputs(
     module: Any, call: Calling, examples: tuple[Any, ...], name: str
 ) -> tuple[list[Any], bool]:
     """What the module computes, and whether in single precision. Some only take tensors of the type
-    that they make themselves, which is the default one or float32 whatever it is."""
+    that they make themselves, which is the default one or float32 whatever it is; and some add up
+    masks of the lowest number that there is, which is one of float32 in the program."""
     torch = require_torch()
     default = torch.get_default_dtype()
     attempts = ((torch.float64, default), (torch.float64, torch.float64), (torch.float32, default))
     for dtype, made in attempts:
         torch.set_default_dtype(made)
         try:
-            return _passes(module, call, examples, name, dtype), dtype == torch.float32
+            found = _passes(module, call, examples, name, dtype)
+            if dtype == torch.float32 or all(value.isfinite().all() for value in found):
+                return found, dtype == torch.float32
         except GradletError:
             raise
         except FOREIGN as error:
