@@ -1,4 +1,4 @@
-"""`python -m tests.interruptions`: all states that a kill can leave, or some; what became of them."""
+"""`python -m tests.interruptions`: the states that a kill can leave, and what becomes of them."""
 
 from __future__ import annotations
 

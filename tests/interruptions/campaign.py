@@ -41,7 +41,7 @@ MODELS = {
     + LAYER.format("linear", "out = 5")
     + LAYER.format("tanh", "")
     + LAYER.format("linear", "out = 2"),
-    "tiled.toml": 'name = "tiled"\ninput = [64]\nseed = 0\n' + LAYER.format("linear", "out = 64"),
+    "tiled.toml": 'name = "tiled"\ninput = [100]\nseed = 0\n' + LAYER.format("linear", "out = 40"),
 }
 PYTORCHS_OWN = "torchinductor_"
 """A folder that PyTorch makes when it is used, and leaves after any run."""
@@ -51,7 +51,7 @@ DEVICE = ("--target", "pulp-open", "--batch", "1", "--cores", "1", "--l1", "10k"
 OLD = ("build", "old.toml", *HOST, "-o", "p")
 NEW = ("build", "new.toml", *HOST, "-o", "p")
 TUNED = ("build", "tiled.toml", *DEVICE, "-o", "p")
-TUNE = ("tune", "p", "--keep", "2", "--jobs", "1")
+TUNE = ("tune", "p", "--keep", "3", "--jobs", "1")
 
 
 @dataclass(frozen=True)
