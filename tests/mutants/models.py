@@ -101,6 +101,9 @@ SUBJECTS: Mapping[str, Subject] = {
         {"class_weights": (0.5, 2.0, 1.0), "label_smoothing": 0.1, "ignore_index": 1},
         cluster("8k"),
     ),
+    "cluster pixels": Subject(
+        "segmentation", {"class_weights": (0.5, 2.0, 1.0), "ignore_index": 0}, cluster("64k")
+    ),
     "cluster lenet": Subject("lenet", {"momentum": 0.9}, cluster("16k")),
     "cluster residual": Subject("residual", {}, cluster("10k")),
     "cluster residual hwc": Subject("residual", {}, cluster("10k", layout="hwc")),
