@@ -128,6 +128,28 @@ class Odd(nn.Module):
         return y
 
 
+class Placed(nn.Module):
+    """With a batch of 1, autograd gives the token and its place one storage for both gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.place = (
+            nn.Parameter(torch.randn(1, 1, 5)),
+            nn.Parameter(torch.randn(1, 4, 5)),
+        )
+        self.head = nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head((torch.cat([self.token, x], 1) + self.place).tanh().flatten(1))
+        return y
+
+
+@pytest.mark.parametrize("recipe", [{"clip_norm": 0.1}, {"clip_value": 0.01}])
+def test_gradients_that_share_a_storage_are_clipped_once(recipe: dict[str, float]) -> None:
+    captured = gradlet.capture(Placed(), (torch.randn(2, 3, 5),), batch=1)
+    assert_same(*recorded_from(captured, Recipe(**recipe)))  # type: ignore[arg-type]
+
+
 def test_what_a_forward_pass_makes_is_in_double_precision() -> None:
     assert_same(*recorded(Odd(lambda y: y + torch.ones(3) / 3), (torch.randn(4, 4),), Recipe()))
 

@@ -341,6 +341,11 @@ class _Recorder:
     def _clip(self) -> None:
         utils, recipe = require_torch().nn.utils, self.recipe
         leaves = [trained.leaf for trained in self.trained]
+        for leaf in leaves if recipe.clip_norm or recipe.clip_value else ():
+            if (
+                leaf.grad is not None
+            ):  # autograd may give one storage to two; these are cut in place
+                leaf.grad = leaf.grad.clone()
         if recipe.clip_norm:
             utils.clip_grad_norm_(leaves, float(np.float32(recipe.clip_norm)))
         if recipe.clip_value:
