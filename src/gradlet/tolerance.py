@@ -89,7 +89,7 @@ def expect(
             exact.append(_kept(graph, step, look, full=not exact))
             overflows.append(_overflows(step))
             del step  # which the next one would wait for
-        scatters = [_Scatter(rule, values) for values in exact]
+        scatters = [Scatter(rule, values) for values in exact]
         for draw in range(rule.draws):
             noise = Disturbance(rule.seed + draw, spreads, rule.amplitude)
             run = run_reference(graph, steps, overrides=overrides, disturbance=noise)
@@ -110,7 +110,7 @@ def decided_otherwise(graph: Graph) -> dict[str, Array]:
     spreads: list[Spread] = []
     with np.errstate(all="ignore"):
         (exact,) = run_reference(graph, 1, measured=spreads)
-        scatter = _Scatter(EDGES, _kept(graph, exact, whole, full=True))
+        scatter = Scatter(EDGES, _kept(graph, exact, whole, full=True))
         for draw in range(EDGES.draws):
             noise = Disturbance(EDGES.seed + draw, spreads, EDGES.amplitude)
             for step in run_reference(graph, 1, disturbance=noise):
@@ -151,7 +151,7 @@ def expect_forward(
     spread: Spread = {}
     exact = dict(start)
     evaluate(graph, exact, ("forward",), spread=spread, measure=True)
-    scatter = _Scatter(rule, {name: exact[name] for name in graph.outputs})
+    scatter = Scatter(rule, {name: exact[name] for name in graph.outputs})
     for draw in range(rule.draws):
         values = dict(start)
         evaluate(
@@ -197,7 +197,7 @@ def _kept(graph: Graph, step: Step, look: Look, *, full: bool) -> dict[str, Arra
 
 def _expectation(
     graph: Graph,
-    scatter: _Scatter,
+    scatter: Scatter,
     spread: Spread,
     look: Look,
     compared: int,
@@ -211,7 +211,7 @@ def _expectation(
     return Expectation(values, tolerances, loss, loss_tolerance, overflows)
 
 
-class _Scatter:
+class Scatter:
     """How disturbed runs deviate from the exact one: largest and sum of squares, per element."""
 
     def __init__(self, rule: Rule, exact: Mapping[str, Array]) -> None:
