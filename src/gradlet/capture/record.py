@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.calling import Calling
-from gradlet.capture.record_modes import Narrow, Refused, dense_gradients, our_dropout, watched
+from gradlet.capture.record_modes import (
+    Narrow,
+    Refused,
+    dense_gradients,
+    first_of_equals,
+    our_dropout,
+    watched,
+)
 from gradlet.capture.torch_check import copied, plain_attention, same_epsilon
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
@@ -282,7 +289,7 @@ class _Recorder:
         self.passed = dict(module.named_parameters())
         for path, parameter in self.passed.items():
             parameter.requires_grad_(any(path in trained.paths for trained in self.trained))
-        with our_dropout(fed) as draws, watched(draws, single=self.single):
+        with our_dropout(fed) as draws, watched(draws, single=self.single), first_of_equals():
             (output,) = self.calling(module, given) if self.calling else [module(*given)]
         for path, buffer in module.named_buffers():
             self._keep(path, buffer.detach().clone())
