@@ -26,6 +26,7 @@ from gradlet.capture.record_modes import (
     watched,
 )
 from gradlet.capture.torch_check import copied, plain_attention, same_epsilon
+from gradlet.capture.user_code import noticed_exits
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
 from gradlet.recipe import Recipe
@@ -57,7 +58,8 @@ def record(
 def guarded(recorded: Callable[[], Recording]) -> Recording:
     """A recording, or why there is none."""
     try:
-        return recorded()
+        with noticed_exits():
+            return recorded()
     except Refused as error:
         return Recording(absent=str(error))
     except (Exception, SystemExit) as error:  # whatever a module does, the build is none the worse
