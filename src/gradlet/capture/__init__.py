@@ -19,7 +19,7 @@ import numpy as np
 
 from gradlet.builder import MOST_ELEMENTS
 from gradlet.capture.importer import Captured, check_indices, stack_batches
-from gradlet.capture.user_code import FOREIGN, described
+from gradlet.capture.user_code import FOREIGN, described, noticed_exits
 from gradlet.dtypes import numpy_dtype
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
@@ -55,7 +55,7 @@ def capture(
         raise GradletError(f"a batch of {batch} makes no sense")
     wishes = Wishes(batch, str(output), bn, dims or {})
     arrays = {} if data is None else _loaded(data)
-    with redirect_stdout(sys.stderr):  # a model's own prints are no result
+    with redirect_stdout(sys.stderr), noticed_exits():  # a model's own prints are no result
         if isinstance(model, str | Path) and _is_file(model):
             given = Given(inputs, targets, input_shape, arrays)
             captured = _from_file(Path(model), wishes, given)

@@ -17,8 +17,16 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.calling import Calling
-from gradlet.capture.record_modes import Narrow, Refused, dense_gradients, our_dropout, watched
+from gradlet.capture.record_modes import (
+    Narrow,
+    Refused,
+    dense_gradients,
+    first_of_equals,
+    our_dropout,
+    watched,
+)
 from gradlet.capture.torch_check import copied, plain_attention, same_epsilon
+from gradlet.capture.user_code import noticed_exits
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
 from gradlet.recipe import Recipe
@@ -50,7 +58,8 @@ def record(
 def guarded(recorded: Callable[[], Recording]) -> Recording:
     """A recording, or why there is none."""
     try:
-        return recorded()
+        with noticed_exits():
+            return recorded()
     except Refused as error:
         return Recording(absent=str(error))
     except (Exception, SystemExit) as error:  # whatever a module does, the build is none the worse
@@ -282,7 +291,7 @@ class _Recorder:
         self.passed = dict(module.named_parameters())
         for path, parameter in self.passed.items():
             parameter.requires_grad_(any(path in trained.paths for trained in self.trained))
-        with our_dropout(fed) as draws, watched(draws, single=self.single):
+        with our_dropout(fed) as draws, watched(draws, single=self.single), first_of_equals():
             (output,) = self.calling(module, given) if self.calling else [module(*given)]
         for path, buffer in module.named_buffers():
             self._keep(path, buffer.detach().clone())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.calling import Calling
+from gradlet.capture.record_modes import first_of_equals
 from gradlet.capture.user_code import FOREIGN, described
 from gradlet.errors import GradletError, InternalError
 from gradlet.extras import require_torch
@@ -140,7 +141,7 @@ def _passes(
             part.eval()
     inputs = [v.detach().to(dtype) if v.dtype.is_floating_point else v for v in examples]
     buffers = {path: buffer.clone() for path, buffer in module.named_buffers()}
-    with torch.enable_grad(), plain_attention(), _without_dropout():
+    with torch.enable_grad(), plain_attention(), _without_dropout(), first_of_equals():
         first = [value.detach().clone() for value in call(module, inputs)]  # which may be buffers
         for path, buffer in module.named_buffers():  # a graph has what becomes of these
             buffer.data = buffers.get(path, buffer.data)  # of whatever shape it was

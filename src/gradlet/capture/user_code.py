@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gradlet.builder import MOST_ELEMENTS
@@ -12,8 +15,32 @@ FOREIGN = (Exception, SystemExit)
 """What code of the user's may end with. An interruption from the keyboard is none of them."""
 
 
+class HardExit(SystemExit):
+    """os._exit(), which would end Gradlet with it: at once, and as if all were well."""
+
+
+@contextmanager
+def noticed_exits() -> Iterator[None]:
+    """While code of the user's runs, os._exit() ends that code and not the process. A process that
+    such code has forked may end itself as it likes."""
+    right, own, running = os._exit, os.getpid(), True
+
+    def leave(status: int) -> None:
+        if not running or os.getpid() != own:
+            right(status)
+        raise HardExit(status)
+
+    os._exit = leave  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit, running = right, False
+
+
 def described(error: BaseException) -> str:
     """In a line: the kind of error and what it says."""
+    if isinstance(error, HardExit):
+        return f"it calls os._exit({error.code!r})"
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({'' if error.code is None else repr(error.code)})"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
