@@ -37,7 +37,7 @@ def capture(
     batch: int | None = None,
     input_shape: Sequence[int] | None = None,
     data: Path | None = None,
-    output: str | int = "",
+    output: str | int | Sequence[str | int] = "",
     bn: str = "",
     dims: Mapping[str, int] | None = None,
     name: str = "",
@@ -48,12 +48,14 @@ def capture(
     samples along their first dimension; `batch` of them are computed together, the rest become
     further micro-batches of the golden data. `data` names an .npz with arrays `inputs` and
     `targets` that take their place. `output` chooses among the tensors that the model returns, by
-    name or by number; `bn` says what batch norms do in training: train, frozen or recalibrate.
+    name or by number, also several for several losses, whose targets are a dict by name (in an .npz
+    `target.NAME`); `bn` says what batch norms do in training: train, frozen or recalibrate.
     `dims` are the sizes of open dimensions of an ONNX file by their names; examples tell them, too.
     """
     if batch is not None and not 1 <= batch <= MOST_ELEMENTS:
         raise GradletError(f"a batch of {batch} makes no sense")
-    wishes = Wishes(batch, str(output), bn, dims or {})
+    outputs = [output] if isinstance(output, str | int) else output
+    wishes = Wishes(batch, tuple(dict.fromkeys(map(str, outputs))) or ("",), bn, dims or {})
     arrays = {} if data is None else _loaded(data)
     with redirect_stdout(sys.stderr):  # a model's own prints are no result
         if isinstance(model, str | Path) and _is_file(model):
@@ -92,7 +94,7 @@ class Wishes:
     """How a model is to be captured, wherever it comes from."""
 
     batch: int | None = None
-    output: str = ""
+    outputs: tuple[str, ...] = ("",)
     bn: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
 
@@ -151,7 +153,10 @@ def _by_name(graph: Graph, given: Given, path: Path) -> dict[str, Array]:
             raise GradletError(f"{path} has inputs {wanted}; {len(values)} were given")
         values = dict(zip(map(graph.own_name, graph.inputs), values, strict=False))
     arrays = {f"input.{name}": np.asarray(value) for name, value in values.items()}
-    targets = {} if given.targets is None else {"targets": np.asarray(given.targets)}
+    if isinstance(given.targets, Mapping):
+        targets = {f"{OF_TARGET}{name}": np.asarray(v) for name, v in given.targets.items()}
+    else:
+        targets = {} if given.targets is None else {"targets": np.asarray(given.targets)}
     return {**arrays, **targets}
 
 
@@ -175,17 +180,15 @@ def _from_onnx(path: Path, wishes: Wishes, given: Given) -> Captured:
             examples = [examples["inputs"]]
     elif given.shape:
         examples = [(1, *given.shape)]
-    return captured_onnx(path, Sizes(wishes.batch, wishes.dims, examples), wishes.output)
+    return captured_onnx(path, Sizes(wishes.batch, wishes.dims, examples), wishes.outputs)
 
 
 def _from_toml(path: Path, wishes: Wishes, given: Given) -> Captured:
     from gradlet.capture.toml import capture_toml
 
-    if wishes.output:
-        raise GradletError(f"--output {wishes.output}: the result of a .toml is its last layer")
     if wishes.dims:
         raise GradletError(f"--dim is for ONNX files; {path} gives the size of its input itself")
-    return capture_toml(path, batch=wishes.batch)
+    return capture_toml(path, batch=wishes.batch, outputs=wishes.outputs)
 
 
 def _from_python(spec: str, input_shape: Sequence[int] | None, wishes: Wishes) -> Captured:
@@ -279,24 +282,36 @@ def _from_module(module: Any, inputs: Any, targets: Any, name: str, wishes: Wish
     if inputs is None:
         raise GradletError(f"module '{name}' needs example inputs to be captured")
     graph, calling = captured_module(
-        module, inputs, name=name, batch=wishes.batch, output=wishes.output, bn=wishes.bn
+        module, inputs, name=name, batch=wishes.batch, outputs=wishes.outputs, bn=wishes.bn
     )
     size = graph.tensors[graph.inputs[0]].shape[0]
     if targets is None:
         return Captured(graph, module=module, calling=calling, bn=wishes.bn)
-    try:
-        values = np.asarray(targets)
-    except Exception as error:  # a list of lists of different lengths, a tensor that is nowhere
-        raise GradletError(f"the targets of '{name}' are no array: {error}") from None
-    given = _user_targets(values, size, f"the targets of '{name}'")
+    values = {
+        key: _array(value, f"the targets{f' {key!r}' if key else ''} of '{name}'")
+        for key, value in (targets if isinstance(targets, Mapping) else {"": targets}).items()
+    }
+    given = {
+        key: _user_targets(value, size, f"the targets{f' {key!r}' if key else ''} of '{name}'")
+        for key, value in values.items()
+    }
     counts = dict(zip(calling.names, calling.samples, strict=True))
-    if set(counts.values()) != {len(values)}:
+    have = {len(value) for value in values.values()}
+    if {*counts.values(), *have} != have or len(have) > 1:
         listed = ", ".join(map(str, counts.values()))
         raise GradletError(
-            f"'{name}' has different numbers of samples: {listed} "
-            f"of its inputs, {len(values)} of its targets; each needs the other"
+            f"'{name}' has different numbers of samples: {listed} of its inputs, "
+            f"{', '.join(map(str, map(len, values.values())))} of its targets; each needs the other"
         )
-    return Captured(graph, given, module=module, calling=calling, bn=wishes.bn)
+    found = given if isinstance(targets, Mapping) else given[""]
+    return Captured(graph, found, module=module, calling=calling, bn=wishes.bn)
+
+
+def _array(value: Any, what: str) -> Array:
+    try:
+        return np.asarray(value)
+    except Exception as error:  # a list of lists of different lengths, a tensor that is nowhere
+        raise GradletError(f"{what} are no array: {error}") from None
 
 
 def _loaded(path: Path) -> dict[str, Array]:
@@ -310,15 +325,20 @@ def _loaded(path: Path) -> dict[str, Array]:
 def _with_data(captured: Captured, arrays: Mapping[str, Array], path: str) -> Captured:
     """Replace inputs and targets by the user's own, where there are some."""
     graph = captured.graph
-    names = () if list(arrays) == ["targets"] and captured.module is None else graph.inputs
+    alone = bool(arrays) and all(map(_is_target, arrays)) and captured.module is None
+    names = () if alone else graph.inputs
     given = {name: arrays[_key(graph, name, arrays, path)] for name in names}
     counts = {graph.own_name(name): len(values) for name, values in given.items() if values.ndim}
     samples = {name: _user_samples(graph, name, given[name], path) for name in names}
-    targets = captured.targets
-    if "targets" in arrays:
-        size = graph.tensors[graph.inputs[0]].shape[0]
-        counts["targets"] = len(arrays["targets"]) if arrays["targets"].ndim else 0
-        targets = _user_targets(arrays["targets"], size, f"'{path}': 'targets'")
+    targets, size = captured.targets, graph.tensors[graph.inputs[0]].shape[0]
+    wanted = {key: value for key, value in arrays.items() if _is_target(key)}
+    counts |= {key: len(value) if value.ndim else 0 for key, value in wanted.items()}
+    found = {
+        key.removeprefix(OF_TARGET): _user_targets(value, size, f"'{path}': '{key}'")
+        for key, value in wanted.items()
+    }
+    if found:
+        targets = found["targets"] if list(wanted) == ["targets"] else found
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
         raise GradletError(
@@ -327,6 +347,13 @@ def _with_data(captured: Captured, arrays: Mapping[str, Array], path: str) -> Ca
     graph = replace(graph, samples={**graph.samples, **samples})
     check_indices(graph)
     return replace(captured, graph=graph, targets=targets)
+
+
+OF_TARGET = "target."
+
+
+def _is_target(key: str) -> bool:
+    return key == "targets" or key.startswith(OF_TARGET)
 
 
 def _key(graph: Graph, name: str, arrays: Mapping[str, Array], path: str) -> str:

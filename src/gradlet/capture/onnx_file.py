@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,8 @@ class OnnxFile:
         return self.model.producer_name == "pytorch" and not name.startswith("onnx::")
 
 
-def read_onnx(path: Path, sizes: Sizes, output: str = "") -> OnnxFile:
-    """The model with static input shapes and one result, the wished one if there is a wish."""
+def read_onnx(path: Path, sizes: Sizes, wanted: Sequence[str] = ("",)) -> OnnxFile:
+    """The model with static input shapes and one result, the wished ones if there are wishes."""
     model = _load(path)
     own = require_onnx().ModelProto()
     own.CopyFrom(model)
@@ -83,7 +83,7 @@ def read_onnx(path: Path, sizes: Sizes, output: str = "") -> OnnxFile:
     _check_valid(path, model)
     written = {info.name: _declared(info) for info in graph.output}
     rewrites = inline_branches(path, model, inputs)
-    cuts = choose(path, model, output)
+    cuts = choose(path, model, wanted)
     translated = [f"{path}: {note}" for note in translate_ml(model)]
     outputs = {info.name: written.get(info.name, ()) for info in graph.output}
     noted = {

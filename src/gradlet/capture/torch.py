@@ -32,18 +32,24 @@ def capture_module(
     module: Any, inputs: Any, *, name: str, batch: int | None = None, output: str = "", bn: str = ""
 ) -> Graph:
     """The forward graph of an nn.Module, with its inputs as samples."""
-    return captured_module(module, inputs, name=name, batch=batch, output=output, bn=bn)[0]
+    return captured_module(module, inputs, name=name, batch=batch, outputs=(output,), bn=bn)[0]
 
 
 def captured_module(
-    module: Any, inputs: Any, *, name: str, batch: int | None = None, output: str = "", bn: str = ""
+    module: Any,
+    inputs: Any,
+    *,
+    name: str,
+    batch: int | None = None,
+    outputs: Sequence[str] = ("",),
+    bn: str = "",
 ) -> tuple[Graph, Calling]:
     """The graph, and how the module is called."""
     if not isinstance(module, require_torch().nn.Module):
         raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
     check_module(module, name)
     check_mode(bn)
-    call, tensors = calling(module, inputs, name, [output], bn)
+    call, tensors = calling(module, inputs, name, outputs, bn)
     everything = checked_examples(call, tensors)
     size = batch or everything[0].shape[0]
     for own, value in zip(call.names, everything, strict=True):
@@ -60,7 +66,8 @@ def captured_module(
         target: stack_batches(_array(value), size, f"input '{target}'")
         for target, value in zip(importer.inputs, everything, strict=True)
     }
-    graph = canonical(importer.finish(importer.inputs, importer.outputs, samples))
+    graph = importer.finish(importer.inputs, importer.outputs, samples, outputs)
+    graph = canonical(graph)
     check_indices(graph)
     inexact = importer.known.inexact or importer.casts or importer.rounded
     check_against_module(graph, module, call, examples, rounded=inexact)
