@@ -17,6 +17,7 @@ from gradlet.guard import rows_of
 from gradlet.ops import OPS
 from gradlet.ops.base import FromFrontEnd, integer
 from gradlet.ops.mask import BLOCKED, add_constant
+from gradlet.ops.pointwise import MAX_RANK, TooManyDimensions
 from gradlet.recipe import USUAL
 
 
@@ -141,7 +142,22 @@ class GraphImporter:
     def add_many(
         self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
     ) -> tuple[str, ...]:
-        return self.builder.add_many(op, self._typed(op, inputs), attrs, module=self.module)
+        made = self.builder.add_many(op, self._typed(op, inputs), attrs, module=self.module)
+        node = self.builder.nodes[-1]
+        rank = max(len(self.shape(name)) for name in (*node.inputs, *made))
+        if rank > MAX_RANK and op not in ("reshape", "transpose"):  # permutations go by steps
+            self._refuse_many_dimensions(node)
+        return made
+
+    def _refuse_many_dimensions(self, node: Node) -> None:
+        """Where dimensions that go together are not few enough for a kernel."""
+        try:
+            OPS[node.op].lower(Graph("", self.builder.tensors, (), (), ()).site(node))
+        except TooManyDimensions as error:
+            raise Unsupported(
+                f"{error}; bring those that go together next to each other, or flatten them before "
+                f"(x.flatten(0, 1))"
+            ) from None
 
     def _typed(self, op: str, inputs: Sequence[str]) -> list[str]:
         """Whole numbers count as numbers, and numbers as indices where something is looked up."""
