@@ -86,6 +86,10 @@ class ModelOptions:
         list[str] | None,
         typer.Option(help="NAME=SIZE of an open dimension of an ONNX file, such as sequence=16."),
     ] = None
+    whole: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME of an input whose first dimension counts no samples."),
+    ] = None
     bn: Annotated[
         str | None,
         typer.Option(help="What batch norms do: train, frozen or recalibrate.  [default: as is]"),
@@ -127,6 +131,7 @@ class ModelOptions:
             "output": outputs_of(parse_losses(self.loss or ()).get("losses", ()), self.output),
             "bn": self.bn or "",
             "dims": _dims(self.dim or []),
+            "whole": self.whole or (),
         }
 
 

@@ -30,9 +30,12 @@ def checked_examples(call: Calling, tensors: list[Any]) -> tuple[Any, ...]:
                 f"example input '{name}' has dtype {value.dtype}; floats, or indices of type int64 "
                 f"or int32, are needed"
             )
-        if value.ndim == 0 or value.numel() == 0:
+        if (value.ndim == 0 and name not in call.whole) or value.numel() == 0:
             shape = list(value.shape)
-            raise GradletError(f"example input '{name}' has no samples: shape {shape}")
+            raise GradletError(
+                f"example input '{name}' has no samples: shape {shape}. One that comes as it is "
+                f"with every batch is named by --whole {name} (in Python, whole='{name}')"
+            )
     return tuple(v.float() if v.dtype.is_floating_point else v for v in tensors)
 
 
@@ -124,10 +127,24 @@ def _run_once(
         shapes = ", ".join(str(list(value.shape)) for value in examples)
         raise GradletError(
             f"model '{name}' fails in PyTorch itself on inputs {shapes}: {described(error)}"
+            f"{_about_samples(call)}"
         ) from None
     call.taken(result)
     own.judge(name)
     return numbers
+
+
+def _about_samples(call: Calling) -> str:
+    """A hint at inputs whose first dimension may count something else."""
+    counts = {n: c for n, c in zip(call.names, call.samples, strict=True) if n not in call.whole}
+    if len(set(counts.values())) < 2:
+        return ""
+    listed = ", ".join(f"{count} in '{name}'" for name, count in counts.items())
+    return (
+        f"\nThe first dimension of an input counts samples, of which a batch is taken: {listed}. "
+        f"Name each where it counts something else, as in the state of a recurrent layer: --whole "
+        f"NAME (in Python, whole=['NAME'])"
+    )
 
 
 def _differ(value: Any, before: Any) -> bool:

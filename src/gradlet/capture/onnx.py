@@ -75,6 +75,7 @@ def _imported(file: OnnxFile, wanted: Sequence[str]) -> tuple[Graph, dict[str, t
     inputs = [importer.names[name] for name in file.inputs]
     samples = drawn_samples(importer.builder, inputs)
     graph = importer.finish(inputs, importer.outputs, samples, wanted)
+    graph = replace(graph, whole=tuple(importer.names[name] for name in file.whole))
     if file.fixed is not None:
         _check_outputs(graph, file)
     turn = [name for name, value in importer.origin.items() if not file.is_own(value)]

@@ -59,7 +59,7 @@ def _recorded(
         if parts and all(origin.value in stored for origin in parts)
     }
     _check_values(graph, origins, stored)
-    given = dict(zip(file.inputs, (value[0] for value in inputs), strict=True))
+    given = dict(zip(file.inputs, (np.asarray(value[0]) for value in inputs), strict=True))
     _check_agreement(module, file.model, given)
     return record_exactly(module, graph, recipe, inputs, aims, origins)
 
@@ -79,7 +79,9 @@ def _check_agreement(module: Any, model: Any, given: Mapping[str, Array]) -> Non
     from gradlet.capture.onnx_oracle.agreement import Reference
 
     reference = Reference(model)
-    fed = {n: v.astype(np.float64 if v.dtype.kind == "f" else np.int64) for n, v in given.items()}
+    fed = {
+        n: np.asarray(v, np.float64 if v.dtype.kind == "f" else np.int64) for n, v in given.items()
+    }
     chance = np.random.default_rng(0)
     start = {name: value.detach().numpy() for name, value in module.named_parameters()}
     start = {name: value for name, value in start.items() if name in reference.stored}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gradlet.capture.aliases import Aliases, in_place, op_name
 from gradlet.capture.batch_norms import check_mode
 from gradlet.capture.calling import Calling, calling
 from gradlet.capture.canonical import canonical
+from gradlet.capture.data import with_whole
 from gradlet.capture.draws import Draws
 from gradlet.capture.exported import checked_examples, exported
 from gradlet.capture.flat_program import OWN_NAME, QUIET, STORED, flattened, live
@@ -43,31 +45,38 @@ def captured_module(
     batch: int | None = None,
     outputs: Sequence[str] = ("",),
     bn: str = "",
+    whole: Sequence[str] = (),
 ) -> tuple[Graph, Calling]:
     """The graph, and how the module is called."""
     if not isinstance(module, require_torch().nn.Module):
         raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
     check_module(module, name)
     check_mode(bn)
-    call, tensors = calling(module, inputs, name, outputs, bn)
+    call, tensors = calling(module, inputs, name, outputs, bn, whole)
     everything = checked_examples(call, tensors)
-    size = batch or everything[0].shape[0]
-    for own, value in zip(call.names, everything, strict=True):
-        if (elements := value[0].numel() * size) > MOST_ELEMENTS:
+    of_samples = [own not in whole for own in call.names]
+    size = batch or everything[of_samples.index(True)].shape[0]
+    for own, value, many in zip(call.names, everything, of_samples, strict=True):
+        if (elements := value[0].numel() * size if many else value.numel()) > MOST_ELEMENTS:
             raise GradletError(
                 f"example input '{own}' has {elements:,} elements in a batch of {size}; no target "
                 f"holds more than {MOST_ELEMENTS:,}"
             )
-    examples = tuple(_first(value, size) for value in everything)
+    pairs = list(zip(everything, of_samples, strict=True))
+    examples = tuple(_first(value, size) if many else value for value, many in pairs)
     importer = _TorchImporter(name, exported(module, call, examples, name))
     importer.recalibrate = bn == "recalibrate"
     importer.walk()
     samples = {
         target: stack_batches(_array(value), size, f"input '{target}'")
-        for target, value in zip(importer.inputs, everything, strict=True)
+        if many
+        else _array(value)[None]
+        for target, (value, many) in zip(importer.inputs, pairs, strict=True)
     }
+    as_is = tuple(n for n, many in zip(importer.inputs, of_samples, strict=True) if not many)
+    samples = with_whole(samples, as_is)
     graph = importer.finish(importer.inputs, importer.outputs, samples, outputs)
-    graph = canonical(graph)
+    graph = canonical(replace(graph, whole=as_is))
     check_indices(graph)
     inexact = importer.known.inexact or importer.casts or importer.rounded
     check_against_module(graph, module, call, examples, rounded=inexact)

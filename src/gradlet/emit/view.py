@@ -74,7 +74,7 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "home_level": plan.target.home.name,
         "most_windows": plan.most_windows,
         "align": plan.level.align,
-        "batch": graph.tensors[graph.inputs[0]].shape[0],
+        "batch": graph.batch,
         "accumulate": graph.accumulate,
         "layout": graph.layout,
         "stored": list(_stored(plan, tensors)),
