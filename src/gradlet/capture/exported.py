@@ -14,6 +14,7 @@ from gradlet.capture.calling import Calling
 from gradlet.capture.numbers import Number, noted, told
 from gradlet.capture.own_gradients import OwnGradients
 from gradlet.capture.torch_check import copied, plain_attention
+from gradlet.capture.untraceable import modules_may_fail, untraceable
 from gradlet.capture.user_code import FOREIGN, described, refuse_strange
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
@@ -52,16 +53,14 @@ def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -
                 plain_attention(),
                 _plain_autocast(),
                 own.written_out(),
+                modules_may_fail(),
                 redirect_stderr(StringIO()),
             ):
                 return torch.export.export(_telling(call.into(module), numbers), examples)
     except GradletError:
         raise
     except FOREIGN as error:
-        raise GradletError(
-            f"torch.export cannot trace model '{name}': {described(error)}\nShapes and control "
-            f"flow must not depend on the data; see the message of `torch.export.export`"
-        ) from None
+        raise untraceable(error, module, name) from None
 
 
 def _telling(module: Any, numbers: Sequence[Number]) -> Any:
@@ -109,7 +108,7 @@ def _run_once(
 
     try:
         with require_torch().enable_grad():
-            with own.noted():
+            with own.noted(module):
                 result, numbers = run(())
             if numbers:
                 changed = [b for path, b in module.named_buffers() if _differ(b, before.get(path))]

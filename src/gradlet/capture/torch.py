@@ -14,10 +14,10 @@ from gradlet.capture.batch_norms import check_mode
 from gradlet.capture.calling import Calling, calling
 from gradlet.capture.canonical import canonical
 from gradlet.capture.data import with_whole
-from gradlet.capture.draws import Draws
+from gradlet.capture.draws import RANDOM, Draws, draws
 from gradlet.capture.exported import checked_examples, exported
 from gradlet.capture.flat_program import OWN_NAME, QUIET, STORED, flattened, live
-from gradlet.capture.importer import Unsupported, check_indices, stack_batches
+from gradlet.capture.importer import Missing, Unsupported, check_indices, stack_batches
 from gradlet.capture.parts import parts_of
 from gradlet.capture.torch_check import check_against_module
 from gradlet.capture.torch_fold import Folder
@@ -251,6 +251,9 @@ class _TorchImporter(WideImporter):
             return None
         if handler is None and (made := self.by_parts(node)) is not None:
             return made
+        if handler is None and draws(node):
+            self.missing.note(self.module, target, shapes, RANDOM, self.code)
+            return None
         try:
             result = self.convert(handler, Call(target, args), shapes)
         except ZeroDivisionError:
@@ -320,11 +323,15 @@ class _TorchImporter(WideImporter):
     def _refuse_dynamic(self, node: Any) -> None:
         shape = list(getattr(node.meta.get("val"), "shape", ()))
         if not all(isinstance(extent, int) for extent in shape):
-            where = f"module '{self.module}'" if self.module else "the top module"
-            raise GradletError(
-                f"{where}: {node.target} gives a shape {shape} that depends on the data; Gradlet "
-                f"plans memory beforehand and needs static shapes"
+            args = [str(list(a.meta["val"].shape)) for a in node.all_input_nodes if _has_shape(a)]
+            reason = (
+                f"it gives a shape {shape} that depends on the data; Gradlet plans memory "
+                f"beforehand and needs static shapes. Keep all elements, and make those 0 that do "
+                f"not count: torch.where(condition, x, 0), or x * mask"
             )
+            missing = Missing()
+            missing.note(self.module, str(node.target), args, reason, self.code)
+            missing.raise_if_any(self.builder.name)
 
     def _stand_in(self, value: Any) -> Any:
         """A tensor in place of a refused result, so that the walk finds all that is missing."""
