@@ -10,7 +10,7 @@ import numpy as np
 
 from gradlet.builder import MOST_ELEMENTS
 from gradlet.capture.aliases import Aliases, in_place, op_name
-from gradlet.capture.batch_norms import check_mode
+from gradlet.capture.batch_norms import check_mode, refuse_cumulative
 from gradlet.capture.calling import Calling, calling
 from gradlet.capture.canonical import canonical
 from gradlet.capture.data import with_whole
@@ -52,6 +52,7 @@ def captured_module(
         raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
     check_module(module, name)
     check_mode(bn)
+    refuse_cumulative(module, bn, name)
     call, tensors = calling(module, inputs, name, outputs, bn, whole)
     everything = checked_examples(call, tensors)
     of_samples = [own not in whole for own in call.names]
