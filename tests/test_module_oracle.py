@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
-from gradlet.api import Captured, _targets, training_graph
+from gradlet.api import Captured, _aims, training_graph
 from gradlet.capture.record import record
 from gradlet.emit.project import Project
 from gradlet.graph import Graph
@@ -53,10 +53,9 @@ def recorded_from(
     captured: Captured, recipe: Recipe, layout: str = "chw"
 ) -> tuple[Recording, Graph]:
     graph = training_graph(captured, recipe, layout=layout)
-    targets = _targets(captured, recipe)
-    assert targets is not None
+    aims = _aims(captured, recipe)
     samples = [captured.graph.samples[name] for name in captured.graph.inputs]
-    recording = record(captured.module, graph, recipe, samples, targets, captured.calling)
+    recording = record(captured.module, graph, recipe, samples, aims, captured.calling)
     return Recording.loads(recording.dumps()), graph
 
 

@@ -57,7 +57,10 @@ def refuse_strange(value: Any, what: str) -> None:
     if value.is_quantized:
         raise GradletError(f"{what} is quantised; `.dequantize()` makes an ordinary one")
     if value.is_complex():
-        raise GradletError(f"{what} holds complex numbers; real ones are needed")
+        raise GradletError(
+            f"{what} holds complex numbers; real ones are needed. Keep torch.view_as_real(value), "
+            f"and let forward begin with torch.view_as_complex of it"
+        )
     if getattr(value, "is_nested", False):
         raise GradletError(f"{what} is a nested tensor; pad it to one shape")
 
@@ -66,6 +69,13 @@ def check_module(module: Any, name: str) -> None:
     """Parameters and buffers that can be taken over."""
     torch = require_torch()
     _refuse_gradient_hooks(module, name)
+    for path, part in module.named_modules():
+        for hidden in (key for key in part._modules if hasattr(torch.nn.Module, key)):
+            where = f"module '{path}' of '{name}'" if path else f"model '{name}'"
+            raise GradletError(
+                f"{where} keeps a module as `self.{hidden}`, which is the name of a method of "
+                f"every module; give it another name"
+            )
     total = 0
     for kind, items in (
         ("parameter", module.named_parameters()),
