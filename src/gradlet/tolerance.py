@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -227,9 +228,11 @@ class Scatter:
         with np.errstate(invalid="ignore", over="ignore"):
             for name, value in self.exact.items():
                 deviation = np.abs(disturbed[name] - value)
-                deviation = np.nan_to_num(deviation, nan=0.0)  # where the result is no number
-                self.largest[name] = np.maximum(self.largest[name], deviation)
-                self._squares[name] += deviation * deviation
+                largest, squares = self.largest[name], self._squares[name]
+                if not np.isfinite(deviation).all():  # where the result is no number
+                    deviation = np.nan_to_num(deviation, nan=0.0)
+                np.maximum(largest, deviation, out=largest)
+                squares += deviation * deviation
 
     def tolerance(self, name: str, spread: Spread, compared: int) -> Array:
         own = spread.get(name, np.zeros_like(self.largest[name]))
@@ -251,6 +254,7 @@ def _typical(deviation: Array) -> float:
     return float(np.quantile(deviation, 0.9))
 
 
+@lru_cache
 def student_bound(freedom: int, probability: float) -> float:
     """What a normal error, over the root of the mean of `freedom` squares of others of its kind,
     exceeds on either side with at most this probability."""
@@ -263,6 +267,7 @@ def student_bound(freedom: int, probability: float) -> float:
     return _where(log_tail, math.log(probability))
 
 
+@lru_cache
 def normal_bound(probability: float) -> float:
     """The same if the deviation is known."""
     return _where(

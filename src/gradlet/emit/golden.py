@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import count, islice
 
 import numpy as np
@@ -147,9 +148,14 @@ def golden_level(plan: Plan) -> str:
 
 def _looked_at(value: Array) -> Array:
     """The elements that are compared, then some from all over, which tell what is typical."""
-    flat = np.reshape(value, -1)
-    places = np.linspace(0, flat.size - 1, min(flat.size, TYPICAL)).round().astype(np.int64)
-    return np.concatenate([flat[sample_indices(flat.size)], flat[places]])
+    flat: Array = np.reshape(value, -1)
+    return flat[_places(flat.size)]
+
+
+@lru_cache
+def _places(size: int) -> Array:
+    typical = np.linspace(0, size - 1, min(size, TYPICAL)).round().astype(np.int64)
+    return np.concatenate([sample_indices(size), typical])
 
 
 def _check(plan: Plan, name: str, call: int, step: Expectation) -> Check:
@@ -166,6 +172,7 @@ def _check(plan: Plan, name: str, call: int, step: Expectation) -> Check:
     )
 
 
+@lru_cache
 def sample_indices(size: int) -> Array:
     """All elements of a small tensor; of a large one first, last and evenly between."""
     most = min(size, PER_TENSOR)

@@ -13,6 +13,7 @@ START = "_start"
 GUARD = 16
 """Bytes at the end of each stack that nobody may touch: the program looks at them at times."""
 ALIGN = 16
+_known: dict[bytes, int] = {}
 
 
 class Analysis:
@@ -68,8 +69,12 @@ class Analysis:
 
 
 def stack_need(elf: bytes, called: Sequence[str] = ()) -> int:
-    """Bytes that a core needs at most."""
-    return Analysis(Program(elf), called).need()
+    """Bytes that a core needs at most. The same code with other data needs the same."""
+    program = Program(elf)
+    key = program.code_digest([START, *called])
+    if key not in _known:
+        _known[key] = Analysis(program, called).need()
+    return _known[key]
 
 
 def reserved_for(need: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 RA, SP = 1, 2
 UNIMPLEMENTED = 0xC0001073
@@ -53,7 +52,6 @@ JUMP = ((31, 20), *_run(19, 12, 12), (20, 11), *_run(30, 21, 1))
 STORE = (*_run(31, 25, 5), *_run(11, 7, 0))
 
 
-@lru_cache(1 << 16)  # ways meet again and again
 def decode(word: int, at: int) -> Step:
     """An instruction of RV32IMC_Zicsr_Zfinx or Xpulpv2 at this address."""
     return _decode_half(word, at) if word & 3 != 3 else _decode_word(word, at)

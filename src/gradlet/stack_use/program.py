@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from .decode import Step
 
 MARK = "gl_call_site"
 TABLES = (".rodata", ".data")
@@ -38,6 +42,7 @@ class Program:
         (self._names,) = struct.unpack_from("<I", data, table + size * names + 16)
         self.sections = [self._section(table + size * number) for number in range(count)]
         self.code = [s for s in self.sections if s.is_code and s.kind == 1]
+        self.decoded: dict[int, Step] = {}
         self.functions: dict[int, str] = {}
         self.labels: dict[str, int] = {}
         self.marks: set[int] = set()
@@ -76,6 +81,13 @@ class Program:
         if name not in self.labels:
             raise StackError(f"the program has no {name}")
         return self.labels[name]
+
+    def code_digest(self, names: Sequence[str]) -> bytes:
+        """Of all that a way through the code depends on, if it begins at these names."""
+        marked = self.functions, self.marks, self.named, self.table_words
+        places = [*(self.address(name) for name in names), *map(sorted, marked)]
+        texts = [(s.address, self.data[s.offset : s.offset + s.size]) for s in self.code]
+        return hashlib.sha256(repr((places, texts)).encode()).digest()
 
     def is_code(self, address: int) -> bool:
         return any(s.address <= address < s.address + s.size for s in self.code)

@@ -70,18 +70,48 @@ class Walk:
         self.loops: dict[int, int] = {}
         waiting = [start]
         while waiting:
-            at = waiting.pop()
+            at = self._straight(waiting.pop())
             for following, place in self._after(at, self.places[at]):
-                before = self.places.get(following)
-                merged = before.met(place) if before else place
-                if merged.depth > DEEPEST:
-                    raise StackError(f"{program.where(at)}: the stack grows in a loop")
-                if merged != before:
-                    self.places[following] = merged
+                if self._is_new(at, following, place):
                     waiting.append(following)
 
+    def _is_new(self, at: int, following: int, place: Place) -> bool:
+        """Whether this way tells something of the instruction that follows."""
+        before = self.places.get(following)
+        if before is place:
+            return False
+        merged = before.met(place) if before else place
+        if merged.depth > DEEPEST:
+            raise StackError(f"{self.program.where(at)}: the stack grows in a loop")
+        self.places[following] = merged
+        return merged != before
+
+    def _straight(self, at: int) -> int:
+        """Along instructions that have one way and leave sp alone, which most are, to the first
+        other one, or as far as anything new is known."""
+        program, places = self.program, self.places
+        while True:
+            step = self._step(at)
+            behind = at + step.size
+            if step.kind or step.rd == SP or step.below is not None:
+                return at
+            if at in self.loops or behind in program.functions:
+                return at
+            place = self._computed(at, step, places[at])
+            if behind not in places:
+                places[behind] = place
+            elif not self._is_new(at, behind, place):
+                return at
+            at = behind
+
+    def _step(self, at: int) -> Step:
+        steps = self.program.decoded
+        if at not in steps:
+            steps[at] = decode(self.program.word(at), at)
+        return steps[at]
+
     def _after(self, at: int, place: Place) -> Iterator[tuple[int, Place]]:
-        step = decode(self.program.word(at), at)
+        step = self._step(at)
         behind = at + step.size
         if step.below is not None and place.sp != "lent":
             self._need_stack(at, place)
