@@ -107,7 +107,7 @@ def test_a_perfect_fit_is_not_chaotic() -> None:
         gradlet.capture(nn.Linear(4, 3), (torch.randn(2, 4),)), Recipe(loss="mse", lr=0.5)
     )
     (first,) = run_reference(graph, 1)
-    samples = {**graph.samples, graph.target: first.values[graph.outputs[0]][None]}
+    samples = {**graph.samples, graph.targets[0]: first.values[graph.outputs[0]][None]}
     object.__setattr__(graph, "samples", {n: v.astype(np.float32) for n, v in samples.items()})
     assert first_undetermined(graph, expect(graph, 2)) is None
 

@@ -6,6 +6,7 @@ from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,3 +194,35 @@ def net():
     assert captured.graph.samples["image"].shape == (2, 2, 4)
     assert isinstance(captured.targets, np.ndarray)
     assert captured.targets.shape == (2, 2)
+
+
+class Experts(nn.Module):
+    """As Hugging Face writes them: which way they compute is a word in a shared configuration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(_experts_implementation="grouped_mm")
+        self.gate, self.weights = nn.Linear(4, 3), nn.Parameter(torch.randn(3, 4, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = self.gate(x).argmax(-1)
+        if self.config._experts_implementation == "batched_mm":
+            return torch.bmm(x[:, None], self.weights[chosen])[:, 0]
+        order = chosen.argsort()
+        sizes = chosen.bincount(minlength=3).tolist()
+        parts = x[order].split(sizes)
+        made = torch.cat([part @ w for part, w in zip(parts, self.weights, strict=True)])
+        return torch.zeros_like(made).index_copy(0, order, made)
+
+
+def test_experts_are_traced_where_shapes_do_not_depend_on_the_data(tmp_path: Path) -> None:
+    """And compared with the module as it is."""
+    torch.manual_seed(0)
+    module = Experts()
+    project = gradlet.build(
+        module, tmp_path / "p", inputs=(torch.randn(6, 4),), batch=3, target="host"
+    )
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong
+    assert not verdict.no_module
+    assert module.config._experts_implementation == "grouped_mm"

@@ -43,6 +43,7 @@ def checked_examples(call: Calling, tensors: list[Any]) -> tuple[Any, ...]:
 def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -> Any:
     torch = require_torch()
     module = copied(module).float().cpu()
+    _experts_by_gathering(module)
     examples = tuple(value.detach().clone() for value in examples)
     own = OwnGradients()
     numbers = _run_once(module, call, examples, name, own)
@@ -61,6 +62,16 @@ def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -
         raise
     except FOREIGN as error:
         raise untraceable(error, module, name) from None
+
+
+def _experts_by_gathering(module: Any) -> None:
+    """Mixtures of experts of Hugging Face sort the samples by expert, in groups whose sizes depend
+    on the data; they can also gather the weights of each sample's expert, which computes the same.
+    """
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        if getattr(config, "_experts_implementation", None) in ("eager", "grouped_mm"):
+            config._experts_implementation = "batched_mm"
 
 
 def _telling(module: Any, numbers: Sequence[Number]) -> Any:
