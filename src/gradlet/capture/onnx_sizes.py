@@ -33,11 +33,13 @@ def told_whole(infos: Sequence[Any], sizes: Sizes) -> Sizes:
     """With the inputs that the file itself says to be whole: numbers, and those that have the batch
     of others in another place, behind a size that is fixed."""
     dims = {info.name: info.type.tensor_type.shape.dim for info in infos}
+    shaped = {i.name: i.type.tensor_type.HasField("shape") for i in infos}
     batches = {own[0].dim_param for own in dims.values() if own} - {""}
     found = dict.fromkeys(sizes.whole)
     for name, own in dims.items():
         later = any(dim.dim_param in batches for dim in own[1:])
-        if not own or (own[0].dim_value > 0 and later):
+        number = not own and shaped[name]
+        if number or (own and own[0].dim_value > 0 and later):
             found[name] = None
     return replace(sizes, whole=tuple(found) if len(found) < len(dims) else sizes.whole)
 
@@ -57,10 +59,10 @@ def settle(path: Path, infos: Sequence[Any], sizes: Sizes) -> tuple[dict[str, Sh
         if name not in {info.name for info in infos}:
             listed = ", ".join(info.name for info in infos)
             raise GradletError(f"--whole {name}: the inputs of {path} are {listed}")
-    if {info.name for info in infos} <= set(sizes.whole):
+    if sizes.whole and {info.name for info in infos} <= set(sizes.whole):
         raise GradletError(f"--whole: no input of {path} is left for samples")
-    firsts = [i.type.tensor_type.shape.dim[0] for i in infos if i.name not in sizes.whole]
-    batches = {dim.dim_param for dim in firsts} - {""}
+    firsts = [i.type.tensor_type.shape.dim[:1] for i in infos if i.name not in sizes.whole]
+    batches = {dim.dim_param for dims in firsts for dim in dims} - {""}
     shapes, fixed = {}, None
     for place, info in enumerate(infos):
         shapes[info.name], own = _settled(
