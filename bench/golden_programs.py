@@ -28,11 +28,12 @@ from gradlet.engines import golden, gvsoc
 from gradlet.engines.device import build_golden
 from gradlet.errors import DoesNotFit
 from gradlet.sim import SimConfig, SimError, simulate
-from tests.architectures_more import MODELS
+from tests import architectures_more, architectures_odd
 from tests.modules import draw
 
 SIZES = ("16k", "20k", "32k", "64k")
 LAYOUTS = ("chw", "hwc")
+MODELS = {**architectures_more.MODELS, **architectures_odd.MODELS}
 AS_GVSOC = {"fpus": 4, "contention": False}
 
 

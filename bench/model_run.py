@@ -131,6 +131,7 @@ def _outcome(model: Any, target: str, folder: Path) -> dict[str, Any]:
 def judged(verdict: Verdict) -> dict[str, Any]:
     if verdict.passed:
         note = f"diverges in step {verdict.diverged}" if verdict.diverged else ""
+        note = f"chaotic from step {verdict.chaotic[0]} on" if verdict.chaotic else note
         return {"outcome": "verified", "message": note, "oracle": verdict.no_module or "module"}
     wrong = verdict.first_wrong
     text = f"{wrong.name} ({wrong.module}): {wrong.share:.3g} of its tolerance" if wrong else ""

@@ -155,6 +155,7 @@ COMMANDS = (
     "build . -o d",
     "build broken.py:net -o d",
     "build exits.py:net -o d",
+    "build leaves.py:net -o d",
     "build raises.py:net -o d",
     "build binary.py:net -o d",
     "build model.py:net -o model.py",
@@ -280,6 +281,7 @@ def cases(folder: Path, seed: int = 0) -> Iterator[Case]:
     (folder / "model.py").write_text(MODELS)
     (folder / "broken.py").write_text("def net(:\n")
     (folder / "exits.py").write_text("import sys\nsys.exit(0)\n")
+    (folder / "leaves.py").write_text("from os import _exit\n_exit(0)\n")
     (folder / "raises.py").write_text("raise KeyError('[bold]')\n")
     (folder / "binary.py").write_bytes(bytes(range(256)))
     build = ("-o", "d", "--target", "host")

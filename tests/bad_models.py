@@ -56,6 +56,8 @@ fails_assert = raises(AssertionError())
 fails_memory = raises(MemoryError("much"))
 def exits(): sys.exit(0)
 def exits_text(): sys.exit("bye")
+def exits_hard(): __import__("os")._exit(0)
+fails_hard = returns(lambda s, y: __import__("os")._exit(0))
 def raises_now(): raise RuntimeError("[/] no [bold]")
 def recursion(): return recursion()
 def none(): return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradlet.recipe import Recipe
+from gradlet.recipe import Loss, Recipe
+from tests.module_inputs import USES, whole_numbers
 from tests.module_weights import Running, Weight, Weights
 
 Step = Callable[[list[Tensor]], Tensor]
@@ -50,7 +51,10 @@ class Draw:
         where = self.options.get("memories", {}).get("L1", "host")
         layout = self.options.get("layout", "chw")
         update = self.recipe.update
-        return f"seed {self.seed}: {where}, {layout}, update {update}, {self.recipe.optimizer}"
+        losses = ", several losses" if self.recipe.losses else ""
+        ids = ", indices" if any(not v.is_floating_point() for v in self.inputs) else ""
+        text = f"seed {self.seed}: {where}, {layout}, update {update}, {self.recipe.optimizer}"
+        return f"{text}{losses}{ids}"
 
 
 class RandomModule(nn.Module):
@@ -59,10 +63,12 @@ class RandomModule(nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.chance = random.Random(seed)
+        self.aside = random.Random(f"{seed} aside")  # leaves what else is drawn as it is
         self.drawn = Weights(self.chance)
         self.steps: list[Step] = []
         self.shapes: list[tuple[int, ...]] = []
         self.parts = nn.ModuleList()
+        self.results: dict[str, int] = {}  # where several results are among the values
 
     def weight(self, *shape: int) -> Weight:
         return self.drawn.draw(shape)
@@ -74,12 +80,14 @@ class RandomModule(nn.Module):
         for name, buffer in self.drawn.buffers.items():
             self.register_buffer(name, buffer)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Any:
         Running.values = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         Running.parts = [*self.parts]
         values = list(inputs)
         for step in self.steps:
             values.append(step(values))
+        if self.results:
+            return {name: values[place] for name, place in self.results.items()}
         return values[-1]
 
     def add(self, step: Step, examples: list[Tensor]) -> None:
@@ -354,11 +362,12 @@ def slices(net: RandomModule, shape: tuple[int, ...]) -> Function:
 
 
 def _grow(net: RandomModule, examples: list[Tensor]) -> None:
-    source = net.chance.choice(range(max(0, len(examples) - 2), len(examples)))
+    numbers = [n for n, value in enumerate(examples) if value.is_floating_point()]
+    source = net.chance.choice(numbers[-2:])
     shape = tuple(examples[source].shape)
     kinds = MAPS if len(shape) == 4 else ROWS
     layer = net.chance.choice(kinds)(net, shape)
-    same = [n for n, value in enumerate(examples) if value.shape == examples[source].shape]
+    same = [n for n in numbers if examples[n].shape == examples[source].shape]
     other = net.chance.choice(same)
     joined = net.chance.choice(("", "", "", "add", "mul", "sub"))
 
@@ -386,6 +395,27 @@ def _head(net: RandomModule, examples: list[Tensor], classes: int) -> None:
         net.steps.append(lambda v: F.linear(v[-1].reshape(n, -1), weight(), bias()))
 
 
+def _use_indices(net: RandomModule, examples: list[Tensor], rows: int) -> None:
+    """The last input holds whole numbers; they go together with the first."""
+    place = len(examples) - 1
+    made = net.aside.choice(USES)(net, tuple(examples[0].shape), rows)
+    net.add(lambda v: made(v[0], v[place]), examples)
+
+
+def _further_losses(net: RandomModule, examples: list[Tensor], first: Loss) -> tuple[Loss, ...]:
+    """Another head with a loss of its own, and perhaps a second loss of the first."""
+    inputs = len(examples) - len(net.steps) + 1  # the head is no example
+    place, width = net.aside.randrange(inputs, len(examples)) if len(examples) > inputs else 0, 3
+    weight = net.weight(width, prod(examples[place].shape[1:]))
+    net.steps.append(lambda v: F.linear(v[place].flatten(1), weight()))
+    net.results = {"main": inputs + len(net.steps) - 2, "aux": inputs + len(net.steps) - 1}
+    kind, share = net.aside.choice(LOSSES), net.aside.choice((0.3, 1.0, -0.5))
+    losses = [replace(first, output="main"), Loss(kind, output="aux", weight=share)]
+    if net.aside.random() < 0.5:
+        losses.append(Loss("l1", output="main", weight=0.25, target="other"))
+    return tuple(losses)
+
+
 def draw(seed: int) -> Draw:
     torch.manual_seed(seed)
     net = RandomModule(seed)
@@ -402,15 +432,24 @@ def draw(seed: int) -> Draw:
     several = 2 if chance.random() < 0.25 else 1
     examples = [torch.randn(shape) for _ in range(several)]
     inputs = tuple(torch.randn(batch * chunks, *shape[1:]) for _ in range(several))
+    if net.aside.random() < 0.35:
+        ids, rows = whole_numbers(net.aside, batch, chunks)
+        inputs = (*inputs, ids)
+        examples.append(ids[:batch])
+        _use_indices(net, examples, rows)
     if several == 2:  # or the first would have nothing to say
         net.add(lambda v: v[0] + torch.tanh(v[1]), examples)
     for _ in range(chance.randint(1, 6)):
         _grow(net, examples)
     loss, classes = chance.choice(LOSSES), chance.choice((1, 2, 3, 5))
     _head(net, examples, max(2, classes) if loss == "cross_entropy" else classes)
+    losses: tuple[Loss, ...] = ()
+    if net.aside.random() < 0.3:
+        losses = _further_losses(net, examples, Loss(loss))
     net.finish()
     recipe = Recipe(
-        loss=loss,
+        loss="cross_entropy" if losses else loss,
+        losses=losses,
         lr=chance.choice((0.01, 0.05)),
         accumulate=chance.choice((1, 1, 1, 2)),
         update=_update(net, [value[:batch] for value in inputs]),
@@ -427,7 +466,9 @@ def draw(seed: int) -> Draw:
 
 def _update(net: RandomModule, inputs: list[Tensor]) -> str:
     """All parameters, one, some, or rows of one; those of layers that were not kept have none."""
-    net(*inputs).sum().backward()
+    results = net(*inputs)
+    results = list(results.values()) if isinstance(results, dict) else [results]
+    torch.stack([result.sum() for result in results]).sum().backward()
     own = {name: value for name, value in net.drawn.params.items() if value.grad is not None}
     net.zero_grad()
     wide = [name for name, value in own.items() if value.dim() and value.shape[0] > 1]
@@ -443,3 +484,7 @@ def _update(net: RandomModule, inputs: list[Tensor]) -> str:
             begin = net.chance.randrange(rows - 1)
             return f"{name}[{begin}:{net.chance.randint(begin + 1, rows)}]"
     return "all"
+
+
+# more layers, which need what stands above
+import tests.module_layers  # noqa: E402, F401

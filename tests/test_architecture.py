@@ -20,6 +20,7 @@ ROAD = (
     "engines",
     "shipped",
     "torch_oracle",
+    "in_float64",
     "verify",
     "report",
 )

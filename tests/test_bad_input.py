@@ -26,12 +26,15 @@ SAMPLE = 45
 ALWAYS: tuple[str, ...] = (
     "model out_dict",
     "model exits",
+    "model exits_hard",
+    "model fails_hard",
     "model keeps_list",
     "model large",
     "model strings",
 )
 ALWAYS += ("model prints", "--prefix 'main'", "--l1=inf", "data: overflow", "data: fewer targets")
 ALWAYS += ("model out_half", "model out_param", "model out_nan", "build exits.py:net -o d")
+ALWAYS += ("build leaves.py:net -o d",)
 
 
 @pytest.fixture

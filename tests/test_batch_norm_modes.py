@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,63 @@ def test_the_module_itself_keeps_its_mode_and_statistics() -> None:
     assert not any(part.training for part in module.modules())
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
     assert functional.batch_norm.__module__ == "torch.nn.functional"
+
+
+class Around(nn.Module):
+    """A norm of any kind between two layers of convolutions or rows."""
+
+    def __init__(self, norm: nn.Module, rank: int) -> None:
+        super().__init__()
+        conv = {0: nn.Linear, 1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[rank]
+        size = () if rank == 0 else (1,)
+        self.before, self.norm, self.after = conv(2, 4, *size), norm, conv(4, 2, *size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.after(torch.tanh(self.norm(self.before(x))))
+        return y.flatten(1)
+
+
+class Mixed(nn.Module):
+    """One norm in training, one that is frozen, as in a backbone that is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept, self.trained = nn.BatchNorm2d(4).eval(), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.trained(torch.relu(self.kept(x)))
+        return y
+
+
+KINDS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "rows": (lambda: nn.BatchNorm1d(4), 0),
+    "lines": (lambda: nn.BatchNorm1d(4), 1),
+    "maps": (lambda: nn.BatchNorm2d(4), 2),
+    "volumes": (lambda: nn.BatchNorm3d(4), 3),
+    "sync": (lambda: nn.SyncBatchNorm(4), 2),
+    "no weights": (lambda: nn.BatchNorm2d(4, affine=False), 2),
+    "no statistics": (lambda: nn.BatchNorm2d(4, track_running_stats=False), 2),
+    "cumulative": (lambda: nn.BatchNorm2d(4, momentum=None), 2),
+    "mixed": (Mixed, 2),
+}
+
+
+@pytest.mark.parametrize("mode", [*MODES, ""])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_every_kind_of_norm(name: str, mode: str, batch: int) -> None:
+    torch.manual_seed(0)
+    make, rank = KINDS[name]
+    module = Around(make(), rank)
+    x = torch.randn(2 * batch, 2, *(3,) * rank)
+    if batch == 1 and rank == 0 and mode in ("train", ""):
+        with pytest.raises(GradletError, match=r"module 'norm' .*--batch 2 or more.*--bn frozen"):
+            gradlet.capture(module, x, batch=batch, bn=mode)
+        return
+    if name == "cumulative" and mode != "frozen":
+        with pytest.raises(GradletError, match=r"module 'norm' of 'around' .*norm.momentum = 0.1"):
+            gradlet.capture(module, x, batch=batch, bn=mode)
+        assert isinstance(module.norm, nn.BatchNorm2d)
+        module.norm.momentum = 0.1  # as it says
+    captured = gradlet.capture(module, x, batch=batch, bn=mode)
+    assert_same(*recorded_from(captured, Recipe(loss="mse", bn=mode)))

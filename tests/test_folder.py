@@ -20,7 +20,7 @@ from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
 from gradlet.emit.install import recover, refuse_foreign, write_folder
 from gradlet.errors import GradletError
 from gradlet.files import exchange, locked
-from tests.interruptions.follow import Follower
+from tests.interruptions.follow import Follower, killed_at
 
 
 def project(version: str, *more: str) -> dict[str, bytes]:
@@ -392,7 +392,7 @@ def test_killed_at_every_change(
             put(place, MINE)
         with monkeypatch.context() as patch:
             go(way, place, patch)
-            outcome = follower.run(partial(write_folder, place, NEW), position)
+            outcome = follower.run(partial(write_folder, place, NEW), killed_at(position))
         if outcome.exit_code == 0:
             break
         assert outcome.exit_code is None, "killed"

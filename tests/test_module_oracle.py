@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
-from gradlet.api import Captured, _targets, training_graph
+from gradlet.api import Captured, _aims, training_graph
 from gradlet.capture.record import record
 from gradlet.emit.project import Project
 from gradlet.graph import Graph
@@ -53,10 +53,9 @@ def recorded_from(
     captured: Captured, recipe: Recipe, layout: str = "chw"
 ) -> tuple[Recording, Graph]:
     graph = training_graph(captured, recipe, layout=layout)
-    targets = _targets(captured, recipe)
-    assert targets is not None
+    aims = _aims(captured, recipe)
     samples = [captured.graph.samples[name] for name in captured.graph.inputs]
-    recording = record(captured.module, graph, recipe, samples, targets, captured.calling)
+    recording = record(captured.module, graph, recipe, samples, aims, captured.calling)
     return Recording.loads(recording.dumps()), graph
 
 
@@ -126,6 +125,28 @@ class Odd(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.act(self.layer(x))
         return y
+
+
+class Placed(nn.Module):
+    """With a batch of 1, autograd gives the token and its place one storage for both gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.place = (
+            nn.Parameter(torch.randn(1, 1, 5)),
+            nn.Parameter(torch.randn(1, 4, 5)),
+        )
+        self.head = nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head((torch.cat([self.token, x], 1) + self.place).tanh().flatten(1))
+        return y
+
+
+@pytest.mark.parametrize("recipe", [{"clip_norm": 0.1}, {"clip_value": 0.01}])
+def test_gradients_that_share_a_storage_are_clipped_once(recipe: dict[str, float]) -> None:
+    captured = gradlet.capture(Placed(), (torch.randn(2, 3, 5),), batch=1)
+    assert_same(*recorded_from(captured, Recipe(**recipe)))  # type: ignore[arg-type]
 
 
 def test_what_a_forward_pass_makes_is_in_double_precision() -> None:

@@ -13,12 +13,14 @@ import torch
 import gradlet
 from gradlet.api import Request
 from gradlet.plan import Options
+from tests.module_inputs import USES
 from tests.module_weights import FORMS
 from tests.modules import MAPS, ROWS, draw
 from tests.test_random_networks import assert_gradients
 
 PLANNED = range(24)
 HOME = {id(FORMS): "module_weights.FORMS", id(MAPS): "modules.MAPS", id(ROWS): "modules.ROWS"}
+HOME[id(USES)] = "modules.USES"
 RUN = (1, 3, 5, 13, 21, 25)
 
 
@@ -64,7 +66,7 @@ def test_a_seed_makes_one_network() -> None:
 
 def test_every_form_and_layer_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the campaign would not try what it is meant to."""
-    wanted = {make.__name__ for kinds in (FORMS, MAPS, ROWS) for make in kinds}
+    wanted = {make.__name__ for kinds in (FORMS, MAPS, ROWS, USES) for make in kinds}
     seen: set[str] = set()
 
     def noting(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +76,7 @@ def test_every_form_and_layer_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return noted
 
-    for kinds in (FORMS, MAPS, ROWS):
+    for kinds in (FORMS, MAPS, ROWS, USES):
         monkeypatch.setattr(f"tests.{HOME[id(kinds)]}", [noting(make) for make in kinds])
     for seed in range(60):
         draw(seed)

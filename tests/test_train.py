@@ -16,7 +16,7 @@ from gradlet.api import training_graph
 from gradlet.errors import GradletError
 from gradlet.graph import Graph, Node
 from gradlet.graph_check import check_graph
-from gradlet.recipe import Recipe, parse_loss
+from gradlet.recipe import Recipe, parse_losses
 from gradlet.selection import select
 from gradlet.train import train
 from tests.models import MODELS
@@ -62,18 +62,20 @@ def test_refusals(recipe: Recipe, targets: np.ndarray, message: str) -> None:
 
 
 def test_loss_options_by_text() -> None:
-    fields = parse_loss("cross_entropy:label_smoothing=0.1,ignore_index=255,class_weights=1/2/0.5")
+    fields = parse_losses(
+        ["cross_entropy:label_smoothing=0.1,ignore_index=255,class_weights=1/2/0.5"]
+    )
     assert Recipe(**fields) == Recipe(
         label_smoothing=0.1, ignore_index=255, class_weights=(1.0, 2.0, 0.5)
     )
-    assert parse_loss("mse") == {"loss": "mse"}
-    assert parse_loss(None) == {"loss": None}
+    assert parse_losses(["mse"]) == {"loss": "mse"}
+    assert parse_losses([]) == {}
     for text, message in (
         ("huber:detla=1", "'detla' is none of"),
         ("huber:delta=x", "'x' is no value for delta"),
     ):
         with pytest.raises(GradletError, match=message):
-            parse_loss(text)
+            parse_losses([text])
 
 
 def test_selection() -> None:

@@ -17,6 +17,7 @@ from gradlet.errors import DoesNotFit, GradletError
 
 if TYPE_CHECKING:
     from gradlet.api import (
+        Loss,
         Note,
         Recipe,
         build,
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DoesNotFit",
     "GradletError",
+    "Loss",
     "Note",
     "Recipe",
     "build",

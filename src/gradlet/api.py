@@ -17,7 +17,7 @@ from gradlet.capture import capture as capture_model
 from gradlet.capture.canonical import moves_as_views
 from gradlet.capture.layout import check_layout, lay_out
 from gradlet.capture.onnx_record import record_onnx
-from gradlet.capture.record import record
+from gradlet.capture.record import Aim, record
 from gradlet.emit.install import refuse_foreign
 from gradlet.emit.project import Project, emit, load
 from gradlet.engines import gvsoc, host, sim
@@ -26,10 +26,10 @@ from gradlet.engines.model import Run
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.graph import Array, Graph
 from gradlet.keywords import told
-from gradlet.ops.losses import LABELLED, target_of
+from gradlet.objective import output_of, target_kinds
 from gradlet.plan import Options, Plan
 from gradlet.plan import plan as plan_data
-from gradlet.recipe import Recipe
+from gradlet.recipe import Loss, Recipe, outputs_of
 from gradlet.recorded import Recording
 from gradlet.report import MemoryReport, memory_report
 from gradlet.report.fit import explain
@@ -38,6 +38,7 @@ from gradlet.verify import verify as verify_project
 
 __all__ = [
     "Captured",
+    "Loss",
     "Note",
     "Recipe",
     "build",
@@ -85,9 +86,14 @@ class Request:
         return capture(self.model, **self._options())
 
     def _options(self) -> dict[str, Any]:
-        """Batch norms are changed when a model is captured, on whoever's wish."""
-        bn = self.recipe.bn if isinstance(self.recipe, Recipe) else ""
-        return {**self.capture_options, "bn": self.capture_options.get("bn") or bn}
+        """Batch norms are changed when a model is captured, on whoever's wish, and the outputs are
+        those that the losses see."""
+        recipe = self.recipe if isinstance(self.recipe, Recipe) else Recipe()
+        return {
+            **self.capture_options,
+            "bn": self.capture_options.get("bn") or recipe.bn,
+            "output": outputs_of(recipe.losses, self.capture_options.get("output")),
+        }
 
     def plan(self, captured: Captured | None = None, *, fit: bool = True) -> Plan:
         """Raises DoesNotFit with what would, unless the fit does not matter."""
@@ -116,12 +122,11 @@ class Request:
             return Recording(absent="the model came neither as a PyTorch module nor as ONNX")
         recipe = self.recipe_for(captured)
         inputs = [captured.graph.samples[name] for name in captured.graph.inputs]
-        targets = _targets(captured, recipe)
-        assert targets is not None  # a training graph has some
+        aims = _aims(captured, recipe)
         if captured.source is not None:
-            return record_onnx(captured.source, found.graph, recipe, inputs, targets)
+            return record_onnx(captured.source, found.graph, recipe, inputs, aims)
         graph, calling = found.graph, captured.calling
-        return record(captured.module, graph, recipe, inputs, targets, calling)
+        return record(captured.module, graph, recipe, inputs, aims, calling)
 
     def recipe_for(self, captured: Captured) -> Recipe:
         if isinstance(self.recipe, Recipe):
@@ -159,7 +164,8 @@ def plan(
 
 def _is_mean(recipe: Recipe) -> bool:
     """Whether the loss of a batch is the mean of those of its parts."""
-    return recipe.reduction == "mean" and not recipe.class_weights
+    losses = recipe.all_losses()
+    return all(loss.reduction == "mean" and not loss.class_weights for loss in losses)
 
 
 @told(capture, recipe=Recipe.__dataclass_fields__)
@@ -253,10 +259,23 @@ def training_graph(
     return train(graph, recipe, _targets(captured, recipe))
 
 
-def _targets(captured: Captured, recipe: Recipe) -> Array | None:
+def _targets(captured: Captured, recipe: Recipe) -> Array | Mapping[str, Array]:
     if captured.targets is not None:
         return captured.targets
-    return _drawn_targets(captured.graph, recipe.loss)
+    return _drawn_targets(captured.graph, recipe)
+
+
+def _aims(captured: Captured, recipe: Recipe) -> list[Aim]:
+    """Losses with what they compare, as the model has it."""
+    targets = _targets(captured, recipe)
+    return [
+        Aim(
+            loss,
+            output_of(captured.graph, loss),
+            targets[loss.target_name] if isinstance(targets, Mapping) else targets,
+        )
+        for loss in recipe.all_losses()
+    ]
 
 
 def _wished(defaults: Mapping[str, Any]) -> Recipe:
@@ -265,21 +284,23 @@ def _wished(defaults: Mapping[str, Any]) -> Recipe:
     return replace(Recipe(), **known)
 
 
-def _drawn_targets(graph: Graph, loss: str) -> Array | None:
+def _drawn_targets(graph: Graph, recipe: Recipe) -> dict[str, Array]:
     """Seeded targets of the right shape: a model without data can be checked all the same."""
-    if len(graph.outputs) != 1:
-        return None  # train says what is wrong
-    output = graph.tensors[graph.outputs[0]].shape
     count = max((len(value) for value in graph.samples.values()), default=1)
     generator = np.random.default_rng(1)
-    if loss in LABELLED and len(output) < 2:
-        return None
-    shape, dtype = target_of(loss, output)
-    if dtype == "i32":
-        return generator.integers(0, output[1], (count, *shape))
-    if loss == "bce_with_logits":
-        return generator.integers(0, 2, (count, *shape)).astype(np.float32)
-    return generator.standard_normal((count, *shape)).astype(np.float32)
+    losses = recipe.all_losses()
+    found: dict[str, Array] = {}
+    for name, (shape, dtype, _) in target_kinds(graph, losses).items():
+        own = [loss for loss in losses if loss.target_name == name]
+        if dtype == "i32":
+            outputs = [graph.tensors[graph.outputs[output_of(graph, loss)]].shape for loss in own]
+            classes = min(output[1] for output in outputs)
+            found[name] = generator.integers(0, classes, (count, *shape))
+        elif any(loss.loss == "bce_with_logits" for loss in own):
+            found[name] = generator.integers(0, 2, (count, *shape)).astype(np.float32)
+        else:
+            found[name] = generator.standard_normal((count, *shape)).astype(np.float32)
+    return found
 
 
 @told(sim.run, gvsoc.run, host.run)

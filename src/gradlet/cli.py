@@ -380,6 +380,8 @@ def _verdict_table(verdict: Verdict) -> None:
         out.print(f"step {step}: loss {computed:.7g}, PyTorch {expected:.7g}{wrong}")
     if verdict.diverged is not None:
         out.print(_divergence(verdict))
+    if verdict.chaotic is not None:
+        out.print(_chaos(verdict, *verdict.chaotic))
     own = sum(row.oracle == "module" for row in verdict.tensors)
     if verdict.no_module:
         out.print(f"not compared with the module itself: {verdict.no_module}", markup=False)
@@ -413,6 +415,16 @@ def _divergence(verdict: Verdict) -> str:
         f"[bold yellow]training diverges in step {verdict.diverged}[/]: in PyTorch as well, values "
         f"become infinite, no number, or more than float32 holds. That is no fault of the code; a "
         f"smaller --lr helps. {judged or 'Of step 1, what comes before that is judged'}"
+    )
+
+
+def _chaos(verdict: Verdict, step: int, change: float) -> str:
+    judged = f"steps 1 to {verdict.steps} are judged" if verdict.steps else ""
+    return (
+        f"[bold yellow]from step {step} on training is chaotic[/]: rounding alone may change the "
+        f"loss by {change:.2g}, in PyTorch as well. That is no fault of the code; a smaller --lr "
+        f"or a larger --batch helps. "
+        f"{judged or 'Of step 1, each node is judged on what was computed before it'}"
     )
 
 

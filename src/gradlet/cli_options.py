@@ -14,7 +14,7 @@ import typer
 
 from gradlet import target as targets
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe, parse_loss
+from gradlet.recipe import Recipe, outputs_of, overruled, parse_losses
 
 LOSSES = "cross_entropy, nll, mse, l1, huber, smooth_l1, berhu, bce_with_logits"
 """As gradlet.ops.losses has them; to ask that would load every op for a line of help."""
@@ -47,8 +47,11 @@ class ModelOptions:
         typer.Option("--set", help="KEY=VALUE of the target, such as L1=128k or fpus=4."),
     ] = None
     loss: Annotated[
-        str | None,
-        typer.Option(help=f"NAME[:OPTION=VALUE,...], one of {LOSSES}."),
+        list[str] | None,
+        typer.Option(
+            help=f"NAME[:OPTION=VALUE,...], one of {LOSSES}. Several add up: "
+            "mse:output=NAME,weight=0.1,target=NAME."
+        ),
     ] = None
     optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None
     lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None
@@ -83,6 +86,10 @@ class ModelOptions:
         list[str] | None,
         typer.Option(help="NAME=SIZE of an open dimension of an ONNX file, such as sequence=16."),
     ] = None
+    whole: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME of an input whose first dimension counts no samples."),
+    ] = None
     bn: Annotated[
         str | None,
         typer.Option(help="What batch norms do: train, frozen or recalibrate.  [default: as is]"),
@@ -112,18 +119,19 @@ class ModelOptions:
         """The command line first, then the model's own wishes, then the defaults."""
         wishes = {k: v for k, v in defaults.items() if k in Recipe.__dataclass_fields__}
         chosen = {name: getattr(self, name) for name in OF_RECIPE}
-        chosen = {**chosen, **parse_loss(self.loss), **_betas(self.betas)}
+        chosen = {**chosen, **parse_losses(self.loss or ()), **_betas(self.betas)}
         given = {key: value for key, value in chosen.items() if value is not None}
-        return replace(Recipe(), **{**wishes, **given})
+        return replace(Recipe(), **overruled(wishes, given))
 
     def capture_options(self) -> dict[str, Any]:
         return {
             "batch": self.batch,
             "input_shape": _shape(self.input_),
             "data": self.data,
-            "output": self.output or "",
+            "output": outputs_of(parse_losses(self.loss or ()).get("losses", ()), self.output),
             "bn": self.bn or "",
             "dims": _dims(self.dim or []),
+            "whole": self.whole or (),
         }
 
 

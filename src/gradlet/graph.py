@@ -96,6 +96,8 @@ class Graph:
     accumulate  micro-batches per update
     layout    of feature maps: chw, or hwc
     stored    what lies otherwise than in the model: viewed as the first, permuted by the second
+    results   what the outputs were asked for as, where there are several
+    whole     inputs whose first dimension counts no samples
 
     Names are unique and nothing more: what a tensor is for is told by its role and its readers. The
     model's own tensors come first and keep their names; `own_names` has those that could not.
@@ -115,6 +117,8 @@ class Graph:
     layout: str = "chw"
     stored: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict, compare=False)
     own_names: Mapping[str, str] = field(default_factory=dict, compare=False)
+    results: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
     def own_name(self, name: str) -> str:
         """What the model itself calls a tensor."""
@@ -150,14 +154,20 @@ class Graph:
         return users
 
     @cached_property
-    def target(self) -> str:
-        """What the loss compares with, known by its role: a model may call its own tensors so."""
-        return next((tensor.name for tensor in self.of_role("target")), "")
+    def targets(self) -> tuple[str, ...]:
+        """What losses compare with, known by their role: a model may call its own tensors so."""
+        return tuple(tensor.name for tensor in self.of_role("target"))
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """What every micro-batch brings: the inputs, then the target."""
-        return (*self.inputs, *filter(None, [self.target]))
+        """What every micro-batch brings: the inputs, then the targets."""
+        return (*self.inputs, *self.targets)
+
+    @property
+    def batch(self) -> int:
+        """Samples that are computed together."""
+        shapes = (self.tensors[name].shape for name in self.inputs if name not in self.whole)
+        return next((shape[0] for shape in shapes if shape), 1)
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -185,6 +195,8 @@ class Graph:
             "layout": self.layout,
             "stored": {name: [list(s), list(o)] for name, (s, o) in self.stored.items()},
             "own_names": dict(self.own_names),
+            "results": list(self.results),
+            "whole": list(self.whole),
             "data": {name: write(name, value) for name, value in self.data.items()},
             "samples": {name: write(name, value) for name, value in self.samples.items()},
         }
@@ -210,6 +222,8 @@ class Graph:
             layout=value["layout"],
             stored={name: (tuple(s), tuple(o)) for name, (s, o) in value["stored"].items()},
             own_names=dict(value.get("own_names", {})),
+            results=tuple(value.get("results", ())),
+            whole=tuple(value.get("whole", ())),
         )
 
     def dumps(self) -> str:

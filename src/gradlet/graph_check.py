@@ -31,8 +31,8 @@ def _tensors(graph: Graph) -> Iterator[str]:
             yield f"'{name}' has the unknown dtype '{tensor.dtype}'"
         if any(extent < 1 for extent in tensor.shape):
             yield f"'{name}' has an empty dimension: {tensor.shape}"
-    if len(graph.of_role("target")) > 1:
-        yield f"there are several targets: {[t.name for t in graph.of_role('target')]}"
+    if graph.results and len(graph.results) != len(graph.outputs):
+        yield f"the outputs are {list(graph.outputs)}, but they are called {list(graph.results)}"
     if {t.name for t in graph.of_role("input")} != set(graph.inputs):
         yield f"the inputs are {list(graph.inputs)}, but by their roles they are others"
     for name in (*graph.inputs, *graph.outputs):

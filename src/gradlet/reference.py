@@ -87,6 +87,18 @@ def run_reference(
         yield Step(values, float(np.mean(losses)), dict(state))
 
 
+def before_last_micro_batch(graph: Graph) -> dict[str, Array]:
+    """What the last micro-batch of the first step finds: its samples, and the states."""
+    state = {name: wide(value) for name, value in graph.data.items()}
+    for micro in range(graph.accumulate):
+        values = dict(state)
+        values |= {name: wide(item[micro % len(item)]) for name, item in graph.samples.items()}
+        if micro < graph.accumulate - 1:
+            evaluate(graph, values, ("forward", "backward"))
+            _store_updates(graph, values, state)
+    return values
+
+
 def evaluate(
     graph: Graph,
     values: dict[str, Array],
@@ -96,14 +108,17 @@ def evaluate(
     measure: bool = False,
     seed: int | None = None,
     amplitude: float = 1.0,
+    given: Mapping[str, Array] | None = None,
 ) -> None:
     """Fill in what the nodes of some phases compute from the values that are there.
 
     The spread is filled in if it is to be measured, and disturbs the results if there is a seed.
+    What is `given` nodes take as it is, instead of what the nodes before them made.
     """
     spread = {} if spread is None else spread
+    given = given or {}
     for site in graph.sites(*phases):
-        operands = [values[name] for name in site.node.inputs]
+        operands = [given[n] if n in given else values[n] for n in site.node.inputs]
         results = OPS[site.node.op].reference(site.attrs, *operands)
         if measure:
             spread.update(_spread(site, operands, results))

@@ -4,7 +4,7 @@ first step, then losses and weights over many."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,45 +17,24 @@ from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
+from gradlet.in_float64 import module_by_reference, wrong_references
+from gradlet.judge import TensorVerdict, finite, judge
 from gradlet.ops.optimizer import hyper_of
 from gradlet.recorded import compared
 from gradlet.shipped import Shipped, check_shipped
-from gradlet.tolerance import CAREFUL, Expectation, decided_otherwise, expect, first_divergence
+from gradlet.tolerance import (
+    CAREFUL,
+    QUICK,
+    Expectation,
+    Rule,
+    expect,
+    first_divergence,
+)
 from gradlet.torch_oracle import Oracle, run_oracle
+from gradlet.undetermined import determined, expect_nodes, first_undetermined
 
 LARGE_RATE = 2.0**20
 """A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
-AGREEMENT = 1e-3
-"""How far two float64 computations may be apart, of what float32 may. Their rounding is 2**-29 of
-float32's; the rest is for what they decide otherwise at an edge that is one only up to rounding."""
-CONSTANTS = 2.0**-22
-"""The same, of the largest value: numbers such as 1/3 are in the graph as float32 has them."""
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinity, and nothing that is no number."""
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-@dataclass(frozen=True)
-class TensorVerdict:
-    """One tensor against its oracle. `tol` is what the worst element was allowed."""
-
-    name: str
-    role: str
-    node: str
-    module: str
-    oracle: str
-    max_abs: float
-    max_rel: float
-    tol: float
-    share: float  # of the tolerance that the worst element used
-    passed: bool
-
-    def to_json(self) -> dict[str, Any]:
-        value = {key: finite(item) for key, item in asdict(self).items()}
-        value["pass"] = value.pop("passed")
-        return value
 
 
 @dataclass(frozen=True)
@@ -69,6 +48,9 @@ class Verdict:
     diverged: int | None = None
     """The step, counted from 1, that float32 cannot follow, in PyTorch either; `steps` are those
     before it."""
+    chaotic: tuple[int, float] | None = None
+    """The step, counted from 1, from which on rounding alone decides what comes out, by the
+    reference and not by the run, and how far it moves the loss; `steps` are those before it."""
     no_module: str = ""
     """Why the run was not compared with the user's own module; '' if it was."""
     changes: tuple[str, ...] = ()
@@ -107,6 +89,8 @@ class Verdict:
             "bit_identical": dict(self.bit_identical),
             **self.shipped.to_json(),
             "diverged": self.diverged,
+            "chaotic": self.chaotic[0] if self.chaotic else None,
+            "chaotic_loss": finite(self.chaotic[1]) if self.chaotic else None,
             "module_oracle": {
                 "tensors": sum(tensor.oracle == "module" for tensor in self.tensors),
                 "absent": self.no_module or None,
@@ -140,64 +124,88 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
     divergence = first_divergence(graph, oracle.losses, oracle.overflows)
     judged = steps if divergence is None else divergence
     ran = max(1, judged)
-    oracle, expected = oracle.first(ran), expect(graph, ran)
+    oracle = oracle.first(ran)
     train = _trainer(engine or project.plan.target.engine)
     run = train(project, steps=ran, watch=True, states=True)
-    computed = dict(run.tensors)
-    recovered = _fused_gradients(project, train)
-    computed.update(recovered)
-    rows, losses = _judged(project, run, recovered, oracle, expected, judged)
-    if not _all_pass(rows, losses):  # a few draws do not tell; many do
-        again = expect(graph, ran, rule=CAREFUL)
-        rows, losses = _judged(project, run, recovered, oracle, again, judged)
-    saved = _save_failure(project, rows, computed)
+    shown = _Shown(run, _fused_gradients(project, train))
+    findings = _judged(project, shown, oracle, judged, QUICK)
+    if not findings.passed:  # a few draws do not tell; many do
+        findings = _judged(project, shown, oracle, judged, CAREFUL)
+    saved = _save_failure(project, findings.rows, shown.tensors)
     shipped = check_shipped(project, run)
     return Verdict(
-        _all_pass(rows, losses) and shipped.passed,
-        judged,
-        tuple(rows),
-        losses,
+        findings.passed and shipped.passed,
+        findings.steps,
+        findings.rows,
+        findings.losses,
         shipped,
         saved,
         None if divergence is None else divergence + 1,
+        findings.chaotic,
         project.recording.absent,
     )
 
 
-Losses = tuple[tuple[float, float, float], ...]
+@dataclass(frozen=True)
+class _Shown:
+    """A run, and the gradients that were recovered from its updates."""
+
+    run: Run
+    recovered: Mapping[str, Array]
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        return {**self.run.tensors, **self.recovered}
 
 
-def _judged(
-    project: Project,
-    run: Run,
-    recovered: Mapping[str, Array],
-    oracle: Oracle,
-    expected: Sequence[Expectation],
-    steps: int,
-) -> tuple[list[TensorVerdict], Losses]:
-    """All tensors and losses of so many steps; of none, what the first has before it overflows."""
-    graph = project.plan.graph
-    expected = [_with_recovered(graph, expected[0], recovered), *expected[1:]]
-    shown = {**run.tensors, **recovered}
-    rows = list(_first_step(project, shown, oracle, expected[0]))
-    doubts = _wrong_references(graph, oracle, expected[0])
+@dataclass(frozen=True)
+class _Findings:
+    """What was judged: so many steps, or of the first what can be."""
+
+    steps: int
+    rows: tuple[TensorVerdict, ...]
+    losses: tuple[tuple[float, float, float], ...] = ()
+    chaotic: tuple[int, float] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Of something: a verdict on nothing is none."""
+        right = all(row.passed for row in self.rows)
+        return bool(self.rows) and right and all(abs(c - e) <= t for c, e, t in self.losses)
+
+
+def _judged(project: Project, shown: _Shown, oracle: Oracle, steps: int, rule: Rule) -> _Findings:
+    """All tensors and losses of so many steps, or of those before training is chaotic; of none,
+    what the first has before it overflows."""
+    graph, run = project.plan.graph, shown.run
+    expected = expect(graph, len(oracle.losses), rule=rule)
+    chaos = first_undetermined(graph, expected[:steps])
+    chaotic = None if chaos is None else (chaos + 1, expected[chaos].loss_tolerance)
+    doubts = wrong_references(graph, oracle, expected, chaos)
+    first = _with_recovered(graph, expected[0], shown.recovered)
+    if chaos == 0:
+        rows = list(_node_by_node(project, shown, oracle, first, rule))
+        rows += module_by_reference(project.recording, graph, first)
+        return _Findings(0, (*_before_overflow(rows, oracle), *doubts), (), chaotic)
+    rows = list(_first_step(project, shown.tensors, oracle, first))
     if steps == 0:
-        names = [row.name for row in rows]
-        over = [names.index(name) for name in oracle.overflows[0] if name in names]
-        return [*rows[: min(over, default=None)], *doubts], ()
+        return _Findings(0, (*_before_overflow(rows, oracle), *doubts))
+    steps = steps if chaos is None else chaos
+    expected = [first, *expected[1:steps]]
     rows += doubts
     rows += _last_step(graph, run, oracle, expected[-1], steps)
-    for item in compared(project.recording, graph, run.loss, shown, run.states, expected):
+    for item in compared(project.recording, graph, run.loss, shown.tensors, run.states, expected):
         label, values = f"module: {item.name}", (item.computed, item.wanted, item.tolerance)
-        rows.append(_judge(graph, item.tensor, *values, "module", label=label))
-    triples = zip(run.loss, oracle.losses, expected, strict=True)
-    return rows, tuple((loss, wanted, step.loss_tolerance) for loss, wanted, step in triples)
+        rows.append(judge(graph, item.tensor, *values, "module", label=label))
+    triples = zip(run.loss, oracle.losses, expected, strict=False)
+    losses = tuple((loss, wanted, step.loss_tolerance) for loss, wanted, step in triples)
+    return _Findings(steps, tuple(rows), losses, chaotic)
 
 
-def _all_pass(rows: Sequence[TensorVerdict], losses: Losses) -> bool:
-    """Of something: a verdict on nothing is none."""
-    right = all(row.passed for row in rows) and all(abs(c - e) <= t for c, e, t in losses)
-    return bool(rows) and right
+def _before_overflow(rows: Sequence[TensorVerdict], oracle: Oracle) -> Sequence[TensorVerdict]:
+    names = [row.name for row in rows]
+    over = [names.index(name) for name in oracle.overflows[0] if name in names]
+    return rows[: min(over, default=None)]
 
 
 def _trainer(engine: str) -> Callable[..., Run]:
@@ -237,10 +245,15 @@ def _with_recovered(graph: Graph, expected: Expectation, recovered: Collection[s
     tolerances = dict(expected.tolerances)
     for weight, name in graph.grads:
         if name in recovered:
-            sizes = np.abs(graph.data[weight]).astype(np.float64) / LARGE_RATE
-            unit = DTYPES[graph.tensors[name].dtype].unit_roundoff
-            tolerances[name] = tolerances[name] + 2 * unit * (np.abs(expected.values[name]) + sizes)
+            more = _recovery(graph, weight, name, expected.values[name])
+            tolerances[name] = tolerances[name] + more
     return replace(expected, tolerances=tolerances)
+
+
+def _recovery(graph: Graph, weight: str, gradient: str, value: Array) -> Array:
+    sizes = np.abs(graph.data[weight]).astype(np.float64) / LARGE_RATE
+    unit = DTYPES[graph.tensors[gradient].dtype].unit_roundoff
+    return 2 * unit * (np.abs(value) + sizes)
 
 
 def _first_step(
@@ -253,27 +266,26 @@ def _first_step(
             if name in computed:
                 source = "torch" if name in oracle.values else "numpy"
                 wanted = oracle.values.get(name, expected.values[name])
-                yield _judge(graph, name, computed[name], wanted, expected.tolerances[name], source)
+                yield judge(graph, name, computed[name], wanted, expected.tolerances[name], source)
 
 
-def _wrong_references(graph: Graph, oracle: Oracle, expected: Expectation) -> list[TensorVerdict]:
-    """Tensors of which the numpy reference is not PyTorch's value, both in float64.
-
-    Tolerances come from the reference: one that is wrong would also be wide, and hide it.
-    """
-
-    def judged(edges: Mapping[str, Array]) -> list[TensorVerdict]:
-        rows = []
-        for name, wanted in oracle.values.items():
-            known = name in expected.values and name in graph.producer()
-            if known and name not in oracle.overflows[0]:
-                scale = float(np.abs(wanted).max(initial=0.0))
-                allowed = AGREEMENT * expected.tolerances[name] + CONSTANTS * scale
-                values = (expected.values[name], wanted, allowed + edges.get(name, 0.0))
-                rows.append(_judge(graph, name, *values, "torch", label=f"reference: {name}"))
-        return [row for row in rows if not row.passed]
-
-    return judged(decided_otherwise(graph)) if judged({}) else []
+def _node_by_node(
+    project: Project, shown: _Shown, oracle: Oracle, expected: Expectation, rule: Rule
+) -> Iterator[TensorVerdict]:
+    """A first step that is chaotic: what float32 determines as ever, all else by what its node
+    makes of what the program itself computed before."""
+    graph = project.plan.graph
+    known = determined(graph, expected)
+    nodes = expect_nodes(graph, shown.run.tensors, rule=rule)
+    weights = {name: weight for weight, name in graph.grads}
+    for row in _first_step(project, shown.tensors, oracle, expected):
+        if row.name in known:
+            yield row
+        elif row.name in nodes:
+            value, allowed = nodes[row.name]
+            if row.name in shown.recovered:
+                allowed = allowed + _recovery(graph, weights[row.name], row.name, value)
+            yield judge(graph, row.name, shown.tensors[row.name], value, allowed, "node")
 
 
 def _program_order(project: Project) -> list[str]:
@@ -290,49 +302,6 @@ def _program_order(project: Project) -> list[str]:
     return [node.outputs[0] for node in ordered]
 
 
-def _judge(
-    graph: Graph,
-    tensor: str,
-    value: Array,
-    wanted: Array,
-    tolerance: Array,
-    oracle: str,
-    *,
-    label: str = "",
-) -> TensorVerdict:
-    """One tensor of the graph; '' is one that it should have."""
-    error = _errors(value, wanted).reshape(-1)
-    allowed = np.broadcast_to(tolerance, np.shape(wanted)).reshape(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(error == 0, 0.0, error / allowed)
-        share = np.where(np.isfinite(allowed) | (error == 0), share, np.inf)  # no bound: no verdict
-    worst = int(share.argmax())
-    scale = float(np.abs(wanted).max())
-    node = graph.producer().get(tensor)
-    return TensorVerdict(
-        label or tensor,
-        graph.tensors[tensor].role if tensor else "updated",
-        node.name if node else "",
-        node.module if node else "",
-        oracle,
-        float(error.max()),
-        float(error.max() / scale) if scale else float(error.max()),
-        float(allowed[worst]),
-        float(share[worst]),
-        bool(share[worst] <= 1.0),
-    )
-
-
-def _errors(value: Array, wanted: Array) -> Array:
-    """How far apart they are; what float32 cannot hold must be infinite, or no number, alike."""
-    value = np.asarray(value, np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        single = wanted.astype(np.float32)
-        alike = ~np.isfinite(single) & ((value == single) | (np.isnan(value) & np.isnan(single)))
-        error = np.where(alike, 0.0, np.abs(value - wanted))
-    return np.where(np.isfinite(error), error, np.inf)
-
-
 def _last_step(
     graph: Graph, run: Run, oracle: Oracle, expected: Expectation, steps: int
 ) -> list[TensorVerdict]:
@@ -341,7 +310,7 @@ def _last_step(
     rows = []
     for old, new in graph.updates:
         if old in oracle.weights[-1]:  # weights, and states of the forward pass
-            row = _judge(
+            row = judge(
                 graph,
                 new,
                 run.states[-1][old],
@@ -355,7 +324,7 @@ def _last_step(
 
 
 def _save_failure(
-    project: Project, rows: list[TensorVerdict], computed: Mapping[str, Array]
+    project: Project, rows: Sequence[TensorVerdict], computed: Mapping[str, Array]
 ) -> str:
     """Keep what the first wrong node was given and what it made, for a closer look."""
     wrong = next((row for row in rows if not row.passed), None)

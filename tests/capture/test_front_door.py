@@ -234,3 +234,28 @@ def lasting(m: Any, x: Tensor) -> Tensor:
 def test_writes_that_are_refused(way: Callable[[Any, Tensor], Any], message: str) -> None:
     with pytest.raises(GradletError, match=message):
         capture_module(Two(way), torch.randn(2, 4), name="m")
+
+
+def blocks_of_a_volume(m: Any, x: Tensor) -> Tensor:
+    """As a transformer over volumes cuts them: eight dimensions, of which none go together."""
+    parts = m.a(x).tile(1, 32)[:, :128].reshape(-1, 2, 2, 2, 2, 2, 2, 2)
+    out: Tensor = m.b(parts.permute(0, 2, 4, 6, 5, 7, 3, 1).flatten(1)[:, :6])
+    return out
+
+
+def test_permutations_of_many_dimensions_go_by_steps() -> None:
+    recording, graph = recorded(Two(blocks_of_a_volume), torch.randn(4, 4), Recipe(loss="mse"))
+    assert_same(recording, graph)
+    moves = [node for node in graph.nodes if node.op == "transpose" and node.phase == "forward"]
+    assert len(moves) == 3
+
+
+def many_dimensions(m: Any, x: Tensor) -> Tensor:
+    a = m.a.weight.reshape(2, 1, 3, 1, 2, 1, 2)
+    out: Tensor = x.tile(1, 2).reshape(-1, 1, 2, 1, 2, 1, 2, 1) + a
+    return out
+
+
+def test_too_many_dimensions_are_told_where_they_are() -> None:
+    with pytest.raises(GradletError, match=r"aten\.add\.Tensor on .*cannot be walked as one"):
+        capture_module(Two(many_dimensions), torch.randn(2, 4), name="m")

@@ -80,3 +80,29 @@ def test_what_may_differ_next_time_is_no_number(
     with pytest.raises(GradletError, match=r"item|must not depend on the data|buffer"):
         gradlet.capture(Numbers(number), (torch.randn(2, 5, 4),), batch=1)
     assert "def forward" not in capfd.readouterr().err, "the exporter prints the graph so far"
+
+
+class TwoMasks(nn.Module):
+    """Adds the lowest number of its dtype twice, as masks of padding and of the future do: in
+    float32 that is minus infinity, which a softmax leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.out = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lowest = torch.finfo(x.dtype).min
+        mask = torch.zeros(6, dtype=x.dtype)
+        mask[4:] = lowest
+        scores = self.score(x) + mask * (1 if x.dtype == torch.float32 else -2)
+        out: torch.Tensor = self.out(torch.softmax(scores + mask, -1))
+        return out
+
+
+def test_what_only_float64_makes_infinite_is_taken(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = TwoMasks(), torch.randn(2, 4)
+    assert module(x).isfinite().all()
+    assert not module.double()(x.double()).isfinite().all()
+    project = gradlet.build(module.float(), tmp_path / "p", inputs=(x,), target="host")
+    assert gradlet.verify(project, steps=2).passed

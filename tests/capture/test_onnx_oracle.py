@@ -13,7 +13,7 @@ from onnx import TensorProto
 from torch import nn
 
 import gradlet
-from gradlet.api import Captured, _targets, training_graph
+from gradlet.api import Captured, _aims, training_graph
 from gradlet.capture.onnx import captured_onnx
 from gradlet.capture.onnx_oracle import module as oracle_module
 from gradlet.capture.onnx_oracle.base import TABLE
@@ -45,10 +45,9 @@ def recorded(
     recipe = recipe or Recipe(loss="mse")
     captured: Captured = captured_onnx(path, Sizes(batch))
     graph = training_graph(captured, recipe, layout=layout)
-    targets = _targets(captured, recipe)
-    assert targets is not None
+    aims = _aims(captured, recipe)
     samples = [captured.graph.samples[name] for name in captured.graph.inputs]
-    recording = record_onnx(captured.source, graph, recipe, samples, targets)
+    recording = record_onnx(captured.source, graph, recipe, samples, aims)
     return Recording.loads(recording.dumps()), graph
 
 
@@ -267,7 +266,7 @@ def test_an_operator_that_the_table_lacks(tmp_path: Path, monkeypatch: pytest.Mo
 def module_of(model: Any, inputs: list[Array]) -> Array:
     wide = [np.asarray(v, np.float64) if v.dtype.kind == "f" else v for v in inputs]
     with torch.no_grad():
-        result: Array = OnnxModule(model, [], [])(*map(torch.from_numpy, wide)).numpy()
+        result: Array = OnnxModule(model, [], [])(*map(torch.from_numpy, wide))[0].numpy()
     return result
 
 

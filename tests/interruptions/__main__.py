@@ -1,4 +1,4 @@
-"""`python -m tests.interruptions`: kills at every position, or at some, and counts what is left."""
+"""`python -m tests.interruptions`: the states that a kill can leave, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.interruptions.campaign import SCENARIOS, Campaign, Counts
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--most", type=int, default=0, help="positions of each command; 0: all")
+    parser.add_argument("--most", type=int, default=0, help="states of each command; 0: all")
+    parser.add_argument("--kills", type=int, default=3, help="real kills of each command, beside")
     parser.add_argument("--seed", type=int, default=0, help="which, if not all")
     names = [scenario.name for scenario in SCENARIOS]
     parser.add_argument("--only", action="append", choices=names, help="a scenario, and again")
@@ -33,6 +34,7 @@ def main() -> int:
             counts = campaign.run(
                 scenario,
                 options.most,
+                options.kills,
                 options.seed,
                 lambda text: print(text, file=sys.stderr, flush=True),
             )

@@ -1,4 +1,5 @@
-"""Runs an action in a forked process that is killed at a chosen system call that changes a file."""
+"""Runs an action in a forked process that is stopped at every system call that changes a file, and
+may be killed there."""
 
 from __future__ import annotations
 
@@ -16,6 +17,27 @@ from typing import Any
 from gradlet import compiler
 
 SOURCE = Path(__file__).with_name("follow.c")
+GO_ON, KILL, KILL_FIRST = 0, 1, 2
+"""KILL_FIRST: children of the process go on."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A call that is about to change a file: its number, from 1, and who calls what."""
+
+    number: int
+    thread: int
+    call: str
+    path: str
+
+    @property
+    def program(self) -> str:
+        return Path(f"/proc/{self.thread}/comm").read_text().strip()
+
+
+def killed_at(number: int, how: int = KILL) -> Callable[[Place], int]:
+    """For `Follower.run`: that change is not begun any more."""
+    return lambda place: how if place.number == number else GO_ON
 
 
 @dataclass(frozen=True)
@@ -37,27 +59,42 @@ class Follower:
         subprocess.run([*tool.command, *flags, str(SOURCE), "-o", str(path)], check=True)
         self.library = ctypes.CDLL(str(path))
         self.library.follow.restype = ctypes.c_long
-        self.library.follow.argtypes = (
-            *(ctypes.c_int, ctypes.c_long, ctypes.c_int),
-            ctypes.POINTER(ctypes.c_int),
-        )
 
-    def run(
-        self, action: Callable[[], Any], kill_at: int = 0, *, only_first: bool = False
-    ) -> Outcome:
-        """kill_at: the number of the change that is not begun any more, from 1; 0: run to the end.
-        only_first: children of the process go on."""
+    def run(self, action: Callable[[], Any], at: Callable[[Place], int]) -> Outcome:
+        """`at` is asked at every change, before it is made, what is to become of the process."""
+        raised: list[BaseException] = []
+
+        def ask(number: int, thread: int, call: bytes, path: bytes) -> int:
+            try:
+                return at(Place(number, thread, call.decode(), os.fsdecode(path)))
+            except BaseException as error:
+                raised.append(error)
+                return KILL
+
+        asked = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p
+        )(ask)
         child = os.fork()
         if not child:
-            _in_child(action, self.library)
+            run_in_child(action, self.library.wait_for_follower)
         status = ctypes.c_int()
-        changes = self.library.follow(child, kill_at, int(only_first), ctypes.byref(status))
+        changes = self.library.follow(child, asked, ctypes.byref(status))
         assert changes >= 0, "this system does not let a process be traced"
+        if raised:
+            raise raised[0]
         code = os.waitstatus_to_exitcode(status.value)
         return Outcome(changes, None if code < 0 else code)
 
 
-def _in_child(action: Callable[[], Any], library: Any) -> None:
+def run_alone(action: Callable[[], Any]) -> int:
+    """Run an action in a forked process that nobody follows; its exit status."""
+    child = os.fork()
+    if not child:
+        run_in_child(action, lambda: 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_in_child(action: Callable[[], Any], begin: Callable[[], int]) -> None:
     """As a program of its own would end: with what was registered for that."""
     atexit._clear()
     tempfile.tempdir = None
@@ -67,7 +104,7 @@ def _in_child(action: Callable[[], Any], library: Any) -> None:
         for descriptor in (0, 1, 2):
             os.dup2(silent, descriptor)
         sys.stdout, sys.stderr = (os.fdopen(d, "w", closefd=False) for d in (1, 2))
-        library.wait_for_follower()
+        assert begin() == 0
         try:
             action()
             status = 0

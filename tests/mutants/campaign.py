@@ -73,7 +73,9 @@ class Campaign:
             work = [attempt(source, name, trace=True) for name in self.subjects]
             for name, outcome in zip(self.subjects, pool.map(forked, work), strict=True):
                 if not outcome.passed:
-                    raise SystemExit(f"{name} fails without any fault: {outcome.error}")
+                    raise SystemExit(
+                        f"{name} fails without any fault: {outcome.error or outcome.reason}"
+                    )
                 self.baselines[name] = outcome
                 told(f"as it is   {name}: {len(outcome.reached)} functions and templates")
         for group, patterns in GROUPS.items():

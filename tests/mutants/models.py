@@ -19,9 +19,11 @@ class Subject:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self) -> tuple[nn.Module, dict[str, Any]]:
-        from tests.models import MODELS
+        from tests import architectures_odd, models
 
-        module, inputs = sharp() if self.model == "sharp" else MODELS[self.model]()
+        torch.manual_seed(0)
+        made = {**models.MODELS, **architectures_odd.MODELS, **MODELS}
+        module, inputs = made[self.model]()
         return module, {"inputs": inputs, **self.options}
 
 
@@ -41,10 +43,35 @@ class Sharp(nn.Module):
         return logits
 
 
-def sharp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    torch.manual_seed(0)
-    return Sharp(), (torch.randn(3, 6),)
+class Spread(nn.Module):
+    """Variances, standard deviations and stacked parts, with gradients through each."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 15), nn.Linear(14, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.first(x).view(-1, 5, 3)
+        parts = [rows.var(1), rows.std(1, unbiased=False), rows.mean(1)]
+        stacked = torch.stack(parts, 1).flatten(1)
+        logits: torch.Tensor = self.last(torch.cat([stacked, rows.var(2)], 1))
+        return logits
+
+
+def labels() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)), (torch.randn(8, 6),)
+
+
+MODELS = {
+    "sharp": lambda: (Sharp(), (torch.randn(3, 6),)),
+    "spread": lambda: (Spread(), (torch.randn(4, 6),)),
+    "labels": labels,
+}
+LABELS: Mapping[str, Any] = {
+    "class_weights": (0.5, 2.0, 1.0, 0.25, 1.5),
+    "label_smoothing": 0.1,
+    "ignore_index": 1,
+}
 
 HOST: Mapping[str, Any] = {"target": "host", "cores": 3}
 
@@ -74,6 +101,9 @@ SUBJECTS: Mapping[str, Subject] = {
         {"class_weights": (0.5, 2.0, 1.0), "label_smoothing": 0.1, "ignore_index": 1},
         cluster("8k"),
     ),
+    "cluster pixels": Subject(
+        "segmentation", {"class_weights": (0.5, 2.0, 1.0), "ignore_index": 0}, cluster("64k")
+    ),
     "cluster lenet": Subject("lenet", {"momentum": 0.9}, cluster("16k")),
     "cluster residual": Subject("residual", {}, cluster("10k")),
     "cluster residual hwc": Subject("residual", {}, cluster("10k", layout="hwc")),
@@ -81,5 +111,20 @@ SUBJECTS: Mapping[str, Subject] = {
     "cluster mobilenets": Subject("mobilenets", {}, cluster("12k")),
     "cluster recurrent": Subject("recurrent", {"optimizer": "adam"}, cluster("16k")),
     "cluster vision": Subject("vision_transformer", {"clip_norm": 1.0}, cluster("16k")),
+    "cluster labels": Subject("labels", LABELS, cluster("16k", batch=8)),
+    "cluster one label": Subject("labels", LABELS, cluster("16k")),
+    "cluster plain labels": Subject("labels", {"ignore_index": 2}, cluster("16k", batch=4)),
+    "labels": Subject("labels", LABELS, {**HOST, "batch": 8}),
+    "spread": Subject("spread", {"optimizer": "adam"}, HOST),
+    "cluster spread": Subject("spread", {"loss": "mse"}, cluster("16k")),
+    "cells": Subject("cells", {"optimizer": "adamw"}, HOST),
+    "cluster cells": Subject("cells", {}, cluster("16k")),
+    "causal": Subject("causal", {"momentum": 0.9}, HOST),
+    "cluster ranked": Subject("ranked", {"loss": "huber"}, cluster("16k")),
+    "grown": Subject("grown", {"loss": "mse"}, HOST),
+    "cluster grown": Subject("grown", {"loss": "l1"}, cluster("20k")),
+    "cluster electrodes": Subject("electrodes", {}, cluster("20k")),
+    "volumes": Subject("volumes", {}, HOST),
+    "cluster volumes": Subject("volumes", {}, cluster("20k")),
     "cluster odd": Subject("odd", {"label_smoothing": 0.1}, cluster("16k", batch=2)),
 }

@@ -108,11 +108,12 @@ def attempt(
             program = _program(project.folder)
             if program == known:
                 return Outcome(program=program)
-            if not known:  # the source as it is; that it verifies is what all other tests show
+            verdict = gradlet.verify(project, steps=STEPS)
+            if not known:  # the source as it is
                 twin = _build(gradlet, subject, f"{folder}/twin", disturbed=True)
                 values = steady(_values(gradlet, project), _values(gradlet, twin))
-                return Outcome("", program, True, "", values, frozenset(reached))
-            verdict = gradlet.verify(project, steps=STEPS)
+                found = frozenset(reached)
+                return Outcome("", program, verdict.passed, _reason(verdict), values, found)
             values = _values(gradlet, project) if verdict.passed else {}
             return Outcome("", program, verdict.passed, _reason(verdict), values)
 

@@ -7,8 +7,6 @@ import math
 import sys
 import traceback
 import warnings
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
@@ -18,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from gradlet.builder import MOST_ELEMENTS
-from gradlet.capture.importer import Captured, check_indices, stack_batches
-from gradlet.capture.user_code import FOREIGN, described
-from gradlet.dtypes import numpy_dtype
+from gradlet.capture.data import OF_TARGET, loaded, user_targets, with_data
+from gradlet.capture.importer import Captured
+from gradlet.capture.user_code import FOREIGN, described, noticed_exits
 from gradlet.errors import GradletError
 from gradlet.graph import Array, Graph
 
 __all__ = ["Captured", "Note", "capture"]
-DAMAGED = (OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What reading an archive may end with; methods of compression that are not there among them."""
 
 
 def capture(
@@ -37,9 +33,10 @@ def capture(
     batch: int | None = None,
     input_shape: Sequence[int] | None = None,
     data: Path | None = None,
-    output: str | int = "",
+    output: str | int | Sequence[str | int] = "",
     bn: str = "",
     dims: Mapping[str, int] | None = None,
+    whole: str | Sequence[str] = (),
     name: str = "",
 ) -> Captured:
     """Capture an nn.Module, `file.py:name`, a `.onnx`, a `.toml` or `zoo:NAME`.
@@ -48,14 +45,19 @@ def capture(
     samples along their first dimension; `batch` of them are computed together, the rest become
     further micro-batches of the golden data. `data` names an .npz with arrays `inputs` and
     `targets` that take their place. `output` chooses among the tensors that the model returns, by
-    name or by number; `bn` says what batch norms do in training: train, frozen or recalibrate.
+    name or by number, also several for several losses, whose targets are a dict by name (in an .npz
+    `target.NAME`); `bn` says what batch norms do in training: train, frozen or recalibrate.
     `dims` are the sizes of open dimensions of an ONNX file by their names; examples tell them, too.
+    `whole` names inputs whose first dimension counts no samples, such as the state of a recurrent
+    layer: they come as they are with every batch.
     """
     if batch is not None and not 1 <= batch <= MOST_ELEMENTS:
         raise GradletError(f"a batch of {batch} makes no sense")
-    wishes = Wishes(batch, str(output), bn, dims or {})
-    arrays = {} if data is None else _loaded(data)
-    with redirect_stdout(sys.stderr):  # a model's own prints are no result
+    outputs = [output] if isinstance(output, str | int) else output
+    whole = (whole,) if isinstance(whole, str) else tuple(whole)
+    wishes = Wishes(batch, tuple(dict.fromkeys(map(str, outputs))) or ("",), bn, dims or {}, whole)
+    arrays = {} if data is None else loaded(data)
+    with redirect_stdout(sys.stderr), noticed_exits():  # a model's own prints are no result
         if isinstance(model, str | Path) and _is_file(model):
             given = Given(inputs, targets, input_shape, arrays)
             captured = _from_file(Path(model), wishes, given)
@@ -63,7 +65,7 @@ def capture(
             if wishes.dims:
                 raise GradletError("--dim is for ONNX files; a module has the sizes of its inputs")
             captured = _captured(model, inputs, targets, input_shape, name, wishes)
-        captured = captured if data is None else _with_data(captured, arrays, str(data))
+        captured = captured if data is None else with_data(captured, arrays, str(data))
     for note in captured.notes:
         warnings.warn(note, Note, stacklevel=2)
     return captured
@@ -92,9 +94,10 @@ class Wishes:
     """How a model is to be captured, wherever it comes from."""
 
     batch: int | None = None
-    output: str = ""
+    outputs: tuple[str, ...] = ("",)
     bn: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
+    whole: tuple[str, ...] = ()
 
 
 def _captured(
@@ -139,7 +142,7 @@ def _from_file(path: Path, wishes: Wishes, given: Given) -> Captured:
     captured = reader(path, wishes, given)
     if given.inputs is None and given.targets is None:
         return captured
-    return _with_data(captured, _by_name(captured.graph, given, path), f"the data for {path}")
+    return with_data(captured, _by_name(captured.graph, given, path), f"the data for {path}")
 
 
 def _by_name(graph: Graph, given: Given, path: Path) -> dict[str, Array]:
@@ -151,7 +154,10 @@ def _by_name(graph: Graph, given: Given, path: Path) -> dict[str, Array]:
             raise GradletError(f"{path} has inputs {wanted}; {len(values)} were given")
         values = dict(zip(map(graph.own_name, graph.inputs), values, strict=False))
     arrays = {f"input.{name}": np.asarray(value) for name, value in values.items()}
-    targets = {} if given.targets is None else {"targets": np.asarray(given.targets)}
+    if isinstance(given.targets, Mapping):
+        targets = {f"{OF_TARGET}{name}": np.asarray(v) for name, v in given.targets.items()}
+    else:
+        targets = {} if given.targets is None else {"targets": np.asarray(given.targets)}
     return {**arrays, **targets}
 
 
@@ -175,17 +181,18 @@ def _from_onnx(path: Path, wishes: Wishes, given: Given) -> Captured:
             examples = [examples["inputs"]]
     elif given.shape:
         examples = [(1, *given.shape)]
-    return captured_onnx(path, Sizes(wishes.batch, wishes.dims, examples), wishes.output)
+    sizes = Sizes(wishes.batch, wishes.dims, examples, wishes.whole)
+    return captured_onnx(path, sizes, wishes.outputs)
 
 
 def _from_toml(path: Path, wishes: Wishes, given: Given) -> Captured:
     from gradlet.capture.toml import capture_toml
 
-    if wishes.output:
-        raise GradletError(f"--output {wishes.output}: the result of a .toml is its last layer")
     if wishes.dims:
         raise GradletError(f"--dim is for ONNX files; {path} gives the size of its input itself")
-    return capture_toml(path, batch=wishes.batch)
+    if wishes.whole:
+        raise GradletError(f"--whole {wishes.whole[0]}: {path} has one input, which holds samples")
+    return capture_toml(path, batch=wishes.batch, outputs=wishes.outputs)
 
 
 def _from_python(spec: str, input_shape: Sequence[int] | None, wishes: Wishes) -> Captured:
@@ -279,106 +286,40 @@ def _from_module(module: Any, inputs: Any, targets: Any, name: str, wishes: Wish
     if inputs is None:
         raise GradletError(f"module '{name}' needs example inputs to be captured")
     graph, calling = captured_module(
-        module, inputs, name=name, batch=wishes.batch, output=wishes.output, bn=wishes.bn
+        module,
+        inputs,
+        name=name,
+        batch=wishes.batch,
+        outputs=wishes.outputs,
+        bn=wishes.bn,
+        whole=wishes.whole,
     )
-    size = graph.tensors[graph.inputs[0]].shape[0]
+    size = graph.batch
     if targets is None:
         return Captured(graph, module=module, calling=calling, bn=wishes.bn)
-    try:
-        values = np.asarray(targets)
-    except Exception as error:  # a list of lists of different lengths, a tensor that is nowhere
-        raise GradletError(f"the targets of '{name}' are no array: {error}") from None
-    given = _user_targets(values, size, f"the targets of '{name}'")
+    values = {
+        key: _array(value, f"the targets{f' {key!r}' if key else ''} of '{name}'")
+        for key, value in (targets if isinstance(targets, Mapping) else {"": targets}).items()
+    }
+    given = {
+        key: user_targets(value, size, f"the targets{f' {key!r}' if key else ''} of '{name}'")
+        for key, value in values.items()
+    }
     counts = dict(zip(calling.names, calling.samples, strict=True))
-    if set(counts.values()) != {len(values)}:
+    counts = {own: count for own, count in counts.items() if own not in calling.whole}
+    have = {len(value) for value in values.values()}
+    if {*counts.values(), *have} != have or len(have) > 1:
         listed = ", ".join(map(str, counts.values()))
         raise GradletError(
-            f"'{name}' has different numbers of samples: {listed} "
-            f"of its inputs, {len(values)} of its targets; each needs the other"
+            f"'{name}' has different numbers of samples: {listed} of its inputs, "
+            f"{', '.join(map(str, map(len, values.values())))} of its targets; each needs the other"
         )
-    return Captured(graph, given, module=module, calling=calling, bn=wishes.bn)
+    found = given if isinstance(targets, Mapping) else given[""]
+    return Captured(graph, found, module=module, calling=calling, bn=wishes.bn)
 
 
-def _loaded(path: Path) -> dict[str, Array]:
+def _array(value: Any, what: str) -> Array:
     try:
-        with np.load(path) as file:
-            return dict(file)
-    except DAMAGED as error:
-        raise GradletError(f"cannot read '{path}' as .npz: {error}") from None
-
-
-def _with_data(captured: Captured, arrays: Mapping[str, Array], path: str) -> Captured:
-    """Replace inputs and targets by the user's own, where there are some."""
-    graph = captured.graph
-    names = () if list(arrays) == ["targets"] and captured.module is None else graph.inputs
-    given = {name: arrays[_key(graph, name, arrays, path)] for name in names}
-    counts = {graph.own_name(name): len(values) for name, values in given.items() if values.ndim}
-    samples = {name: _user_samples(graph, name, given[name], path) for name in names}
-    targets = captured.targets
-    if "targets" in arrays:
-        size = graph.tensors[graph.inputs[0]].shape[0]
-        counts["targets"] = len(arrays["targets"]) if arrays["targets"].ndim else 0
-        targets = _user_targets(arrays["targets"], size, f"'{path}': 'targets'")
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
-        raise GradletError(
-            f"'{path}' has different numbers of samples: {listed}; each input needs its target"
-        )
-    graph = replace(graph, samples={**graph.samples, **samples})
-    check_indices(graph)
-    return replace(captured, graph=graph, targets=targets)
-
-
-def _key(graph: Graph, name: str, arrays: Mapping[str, Array], path: str) -> str:
-    """The array of an input: `inputs` of the only one, else its name. `targets` is never an input;
-    one that is called so is given as `input.targets`."""
-    own = graph.own_name(name)
-    keys = [f"input.{own}", *(["inputs"] if len(graph.inputs) == 1 else [])]
-    keys += [own] if own != "targets" else []
-    found = next((key for key in keys if key in arrays), None)
-    if found is None:
-        wanted = " or ".join(f"'{key}'" for key in keys[1:] or keys)
-        raise GradletError(f"'{path}' has no array {wanted}; it has {', '.join(arrays) or 'none'}")
-    return found
-
-
-def _user_targets(values: Array, batch: int, what: str) -> Array:
-    """Samples of targets as micro-batches. Their shape and range is the loss's business."""
-    values = np.asarray(values)
-    if values.dtype.kind not in "fiub":
-        raise GradletError(
-            f"{what} must be numbers, not {values.dtype}: class labels are whole numbers from 0"
-        )
-    if values.ndim == 0:
-        raise GradletError(f"{what} must have one entry per sample, not a single number")
-    if values.dtype.kind == "f":
-        _check_range(values, what)
-    return stack_batches(values, batch, what)
-
-
-def _check_range(values: Array, what: str) -> None:
-    """Finite, also as float32."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        bad = ~np.isfinite(values.astype(np.float32))
-    if bad.any():
-        worst = values[bad].reshape(-1)[0]
-        raise GradletError(
-            f"{what} must hold finite numbers of the range of float32 (up to 3.4e38); "
-            f"{int(bad.sum())} of {values.size} are not, such as {worst}"
-        )
-
-
-def _user_samples(graph: Graph, name: str, values: Array, path: str) -> Array:
-    shape, own = graph.tensors[name].shape, graph.own_name(name)
-    if values.ndim == 0 or values.shape[1:] != shape[1:]:
-        raise GradletError(
-            f"'{path}': '{own}' has shape {values.shape}; the model takes [N, "
-            f"{', '.join(map(str, shape[1:]))}]"
-        )
-    if values.dtype.kind not in "fiu":
-        raise GradletError(f"'{path}': '{own}' must hold finite numbers, not {values.dtype}")
-    _check_range(values, f"'{path}': '{own}'")
-    dtype = numpy_dtype(graph.tensors[name].dtype)
-    if dtype == np.int32 and not (values == values.astype(np.int32)).all():
-        raise GradletError(f"'{path}': '{own}' must hold indices, which are whole numbers")
-    return stack_batches(values.astype(dtype), shape[0], f"'{path}'")
+        return np.asarray(value)
+    except Exception as error:  # a list of lists of different lengths, a tensor that is nowhere
+        raise GradletError(f"{what} are no array: {error}") from None

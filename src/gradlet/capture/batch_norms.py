@@ -31,6 +31,22 @@ def switch(module: Any, mode: str) -> None:
             part.train(mode != "frozen")
 
 
+def refuse_cumulative(module: Any, mode: str, name: str) -> None:
+    """Running statistics that are the mean over all batches so far follow by a count of them, which
+    a program does not keep."""
+    kind = require_torch().nn.modules.batchnorm._BatchNorm
+    for path, part in module.named_modules():
+        if not isinstance(part, kind) or part.running_mean is None or part.momentum is not None:
+            continue
+        if mode in ("train", "recalibrate") or (not mode and part.training):
+            where = f"module '{path}' of '{name}'" if path else f"model '{name}'"
+            raise GradletError(
+                f"{where} is a batch norm with momentum=None, whose running statistics are the "
+                f"mean over all batches so far; a program does not count them. Give it a momentum "
+                f"(norm.momentum = 0.1), or leave the statistics as they are: --bn frozen"
+            )
+
+
 @contextmanager
 def batch_norms(mode: str, *, traced: bool) -> Iterator[None]:
     """PyTorch's function does as told. In a traced pass one that recalibrates is told apart by the

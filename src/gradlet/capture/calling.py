@@ -28,7 +28,8 @@ class Calling:
     """names: of the tensors, one for each. spec: where among the arguments they are.
     samples: how many each tensor holds.
     outputs: paths of the results that are taken; '' is whatever leaves no doubt.
-    bn: what its batch norms do; '' is what they do by themselves."""
+    bn: what its batch norms do; '' is what they do by themselves.
+    whole: the tensors whose first dimension counts no samples."""
 
     model: str
     names: tuple[str, ...]
@@ -38,6 +39,7 @@ class Calling:
     samples: tuple[int, ...]
     outputs: tuple[str, ...] = ("",)
     bn: str = ""
+    whole: tuple[str, ...] = ()
 
     def __call__(self, module: Any, tensors: Sequence[Any]) -> list[Any]:
         """The results that are taken, of a pass with these tensors, which it may not change."""
@@ -80,7 +82,12 @@ _TENSOR = _Tensor()
 
 
 def calling(
-    module: Any, inputs: Any, name: str, outputs: Sequence[str] = ("",), bn: str = ""
+    module: Any,
+    inputs: Any,
+    name: str,
+    outputs: Sequence[str] = ("",),
+    bn: str = "",
+    whole: Sequence[str] = (),
 ) -> tuple[Calling, list[Any]]:
     """How the module is called with such inputs, and the tensors among them."""
     torch = require_torch()
@@ -98,7 +105,13 @@ def calling(
     leaves = tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for _, leaf in placed)
     dtypes = tuple(value.dtype for value in tensors)
     samples = tuple(value.shape[0] if value.ndim else 0 for value in tensors)
-    return Calling(name, names, leaves, spec, dtypes, samples, tuple(outputs), bn), tensors
+    for own in whole:
+        if own not in names:
+            raise GradletError(f"--whole {own}: the inputs of '{name}' are {', '.join(names)}")
+    if set(names) <= set(whole):
+        raise GradletError(f"--whole {', '.join(names)}: no input of '{name}' is left for samples")
+    call = Calling(name, names, leaves, spec, dtypes, samples, tuple(outputs), bn, tuple(whole))
+    return call, tensors
 
 
 def _arguments(module: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

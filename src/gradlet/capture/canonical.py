@@ -20,6 +20,7 @@ from gradlet.graph import Array, Graph, Node
 from gradlet.graph_check import check_graph
 from gradlet.ops import OPS
 from gradlet.ops.base import ints
+from gradlet.ops.shape import permutation_steps
 
 
 def canonical(
@@ -167,7 +168,11 @@ class _Pass:
         while inner := self._source(x, "transpose"):
             axes = tuple(ints(inner.attrs, "axes")[axis] for axis in axes)
             x = inner.inputs[0]
-        return x if axes == tuple(range(len(axes))) else self._emit(node, [x], axes=axes)
+        if axes == tuple(range(len(axes))):
+            return x
+        for step in permutation_steps(self.builder.tensors[x].shape, axes):
+            x = self._emit(node, [x], axes=step)
+        return x
 
     def _matmul(self, node: Node, inputs: list[str]) -> str:
         layout = str(node.attrs["layout"])

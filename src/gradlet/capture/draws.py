@@ -11,8 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlet.capture.aliases import op_name
+from gradlet.extras import require_torch
 from gradlet.ops.base import Importer
 from gradlet.ops.dropout import bernoulli
+
+RANDOM = (
+    "it draws random numbers; a program has those of dropout, of bernoulli and of stochastic "
+    "depth, floor(keep + rand). Give others as an input of the model, or leave them out in training"
+)
+
+
+def draws(node: Any) -> bool:
+    """Whether a node is an operation of PyTorch that draws random numbers."""
+    seeded = require_torch().Tag.nondeterministic_seeded
+    return seeded in getattr(node.target, "tags", ())
 
 
 @dataclass(frozen=True)

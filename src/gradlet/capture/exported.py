@@ -14,6 +14,7 @@ from gradlet.capture.calling import Calling
 from gradlet.capture.numbers import Number, noted, told
 from gradlet.capture.own_gradients import OwnGradients
 from gradlet.capture.torch_check import copied, plain_attention
+from gradlet.capture.untraceable import modules_may_fail, untraceable
 from gradlet.capture.user_code import FOREIGN, described, refuse_strange
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
@@ -30,9 +31,12 @@ def checked_examples(call: Calling, tensors: list[Any]) -> tuple[Any, ...]:
                 f"example input '{name}' has dtype {value.dtype}; floats, or indices of type int64 "
                 f"or int32, are needed"
             )
-        if value.ndim == 0 or value.numel() == 0:
+        if (value.ndim == 0 and name not in call.whole) or value.numel() == 0:
             shape = list(value.shape)
-            raise GradletError(f"example input '{name}' has no samples: shape {shape}")
+            raise GradletError(
+                f"example input '{name}' has no samples: shape {shape}. One that comes as it is "
+                f"with every batch is named by --whole {name} (in Python, whole='{name}')"
+            )
     return tuple(v.float() if v.dtype.is_floating_point else v for v in tensors)
 
 
@@ -49,16 +53,14 @@ def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -
                 plain_attention(),
                 _plain_autocast(),
                 own.written_out(),
+                modules_may_fail(),
                 redirect_stderr(StringIO()),
             ):
                 return torch.export.export(_telling(call.into(module), numbers), examples)
     except GradletError:
         raise
     except FOREIGN as error:
-        raise GradletError(
-            f"torch.export cannot trace model '{name}': {described(error)}\nShapes and control "
-            f"flow must not depend on the data; see the message of `torch.export.export`"
-        ) from None
+        raise untraceable(error, module, name) from None
 
 
 def _telling(module: Any, numbers: Sequence[Number]) -> Any:
@@ -106,7 +108,7 @@ def _run_once(
 
     try:
         with require_torch().enable_grad():
-            with own.noted():
+            with own.noted(module):
                 result, numbers = run(())
             if numbers:
                 changed = [b for path, b in module.named_buffers() if _differ(b, before.get(path))]
@@ -124,10 +126,24 @@ def _run_once(
         shapes = ", ".join(str(list(value.shape)) for value in examples)
         raise GradletError(
             f"model '{name}' fails in PyTorch itself on inputs {shapes}: {described(error)}"
+            f"{_about_samples(call)}"
         ) from None
     call.taken(result)
     own.judge(name)
     return numbers
+
+
+def _about_samples(call: Calling) -> str:
+    """A hint at inputs whose first dimension may count something else."""
+    counts = {n: c for n, c in zip(call.names, call.samples, strict=True) if n not in call.whole}
+    if len(set(counts.values())) < 2:
+        return ""
+    listed = ", ".join(f"{count} in '{name}'" for name, count in counts.items())
+    return (
+        f"\nThe first dimension of an input counts samples, of which a batch is taken: {listed}. "
+        f"Name each where it counts something else, as in the state of a recurrent layer: --whole "
+        f"NAME (in Python, whole=['NAME'])"
+    )
 
 
 def _differ(value: Any, before: Any) -> bool:

@@ -17,21 +17,23 @@ from gradlet.guard import rows_of
 from gradlet.ops import OPS
 from gradlet.ops.base import FromFrontEnd, integer
 from gradlet.ops.mask import BLOCKED, add_constant
+from gradlet.ops.pointwise import MAX_RANK, TooManyDimensions
+from gradlet.recipe import USUAL
 
 
 @dataclass(frozen=True)
 class Captured:
     """A model as a front end saw it.
 
-    targets has one leading index per micro-batch; defaults are the model's own wishes for
-    training (loss, lr, ...), which the command line may overrule. module is the user's own, if
-    the model came as one, and calling says how it is called; source is the ONNX file and what of
-    it the graph holds. bn is what the batch norms were told to do. notes is what was done to the
-    model that its owner should know.
+    targets has one leading index per micro-batch, several are by name; defaults are the model's own
+    wishes for training (loss, lr, ...), which the command line may overrule. module is the user's
+    own, if the model came as one, and calling says how it is called; source is the ONNX file and
+    what of it the graph holds. bn is what the batch norms were told to do. notes is what was done
+    to the model that its owner should know.
     """
 
     graph: Graph
-    targets: Array | None = None
+    targets: Array | Mapping[str, Array] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     module: Any = field(default=None, compare=False)
     calling: Any = field(default=None, compare=False)
@@ -140,7 +142,22 @@ class GraphImporter:
     def add_many(
         self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
     ) -> tuple[str, ...]:
-        return self.builder.add_many(op, self._typed(op, inputs), attrs, module=self.module)
+        made = self.builder.add_many(op, self._typed(op, inputs), attrs, module=self.module)
+        node = self.builder.nodes[-1]
+        rank = max(len(self.shape(name)) for name in (*node.inputs, *made))
+        if rank > MAX_RANK and op not in ("reshape", "transpose"):  # permutations go by steps
+            self._refuse_many_dimensions(node)
+        return made
+
+    def _refuse_many_dimensions(self, node: Node) -> None:
+        """Where dimensions that go together are not few enough for a kernel."""
+        try:
+            OPS[node.op].lower(Graph("", self.builder.tensors, (), (), ()).site(node))
+        except TooManyDimensions as error:
+            raise Unsupported(
+                f"{error}; bring those that go together next to each other, or flatten them before "
+                f"(x.flatten(0, 1))"
+            ) from None
 
     def _typed(self, op: str, inputs: Sequence[str]) -> list[str]:
         """Whole numbers count as numbers, and numbers as indices where something is looked up."""
@@ -205,9 +222,14 @@ class GraphImporter:
             return None
 
     def finish(
-        self, inputs: Sequence[str], outputs: Sequence[str], samples: dict[str, Array]
+        self,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        samples: dict[str, Array],
+        results: Sequence[str] = (),
     ) -> Graph:
-        """The checked graph, without tensors that no node touches."""
+        """The checked graph, without tensors that no node touches. results: what the outputs were
+        asked for as."""
         self.missing.raise_if_any(self.builder.name)
         for name in outputs:
             if 0 in self.shape(name):
@@ -229,10 +251,18 @@ class GraphImporter:
             samples,
             updates=tuple(self.updates.items()),
             own_names={n: own for n, own in self.builder.own_names.items() if n in touched},
+            results=_named(results),
         )
         refuse_bad_values(graph)
         check_graph(graph)
         return graph
+
+
+def _named(results: Sequence[str]) -> tuple[str, ...]:
+    """Names of outputs; one without a wish is not named, unless it is one of several."""
+    if len(results) == 1 and not results[0]:
+        return ()
+    return tuple(name or USUAL for name in results)
 
 
 def _needed(builder: GraphBuilder, outputs: Sequence[str]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,18 +48,18 @@ class OnnxSource:
 
 def capture_onnx(path: Path, *, batch: int | None = None, output: str = "") -> Graph:
     """The forward graph of an ONNX file, with one standard-normal sample per input."""
-    return captured_onnx(path, Sizes(batch), output).graph
+    return captured_onnx(path, Sizes(batch), (output,)).graph
 
 
-def captured_onnx(path: Path, sizes: Sizes, output: str = "") -> Captured:
+def captured_onnx(path: Path, sizes: Sizes, wanted: Sequence[str] = ("",)) -> Captured:
     """The same, with what it came from."""
-    file = read_onnx(path, sizes, output)
+    file = read_onnx(path, sizes, wanted)
     try:
-        graph, origins = _imported(file)
+        graph, origins = _imported(file, wanted)
     except GradletError as error:
         if file.fixed is not None:
             # raises if the batch is not to blame
-            _imported(read_onnx(path, replace(sizes, batch=None), output))
+            _imported(read_onnx(path, replace(sizes, batch=None), wanted), wanted)
             raise GradletError(
                 f"{path} fixes a batch of {file.fixed} and contradicts itself with "
                 f"{file.batch}; export it with a dynamic batch or with that batch. {error}"
@@ -68,12 +69,13 @@ def captured_onnx(path: Path, sizes: Sizes, output: str = "") -> Captured:
     return Captured(graph, source=OnnxSource(file, origins), notes=file.said)
 
 
-def _imported(file: OnnxFile) -> tuple[Graph, dict[str, tuple[Origin, ...]]]:
+def _imported(file: OnnxFile, wanted: Sequence[str]) -> tuple[Graph, dict[str, tuple[Origin, ...]]]:
     importer = OnnxImporter(file)
     importer.walk()
     inputs = [importer.names[name] for name in file.inputs]
     samples = drawn_samples(importer.builder, inputs)
-    graph = importer.finish(inputs, importer.outputs, samples)
+    graph = importer.finish(inputs, importer.outputs, samples, wanted)
+    graph = replace(graph, whole=tuple(importer.names[name] for name in file.whole))
     if file.fixed is not None:
         _check_outputs(graph, file)
     turn = [name for name, value in importer.origin.items() if not file.is_own(value)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from gradlet.capture.onnx_ml import translate_ml
 from gradlet.capture.onnx_results import choose
 from gradlet.capture.onnx_rewrite import check_same, inline_branches, modern
-from gradlet.capture.onnx_sizes import Sizes, integer_types, settle
+from gradlet.capture.onnx_sizes import Sizes, integer_types, settle, told_whole
 from gradlet.errors import GradletError
 from gradlet.extras import require_onnx
 from gradlet.graph import Shape
@@ -28,6 +28,7 @@ class OnnxFile:
     """A valid model with static input shapes.
 
     integers the inputs that hold indices
+    whole    inputs whose first dimension counts no samples
     fixed    the batch that the file fixes where another one was asked for, else None
     outputs  shapes that the file declares; symbolic extents are None
     notes    what the exporter wrote about a value
@@ -45,6 +46,7 @@ class OnnxFile:
     notes: Mapping[str, Mapping[str, str]]
     parameters: frozenset[str]
     said: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
     def kind(self, name: str) -> str:
         """PARAMETER, BUFFER, ... as PyTorch's exporter notes it for an initialiser, or ''."""
@@ -67,8 +69,8 @@ class OnnxFile:
         return self.model.producer_name == "pytorch" and not name.startswith("onnx::")
 
 
-def read_onnx(path: Path, sizes: Sizes, output: str = "") -> OnnxFile:
-    """The model with static input shapes and one result, the wished one if there is a wish."""
+def read_onnx(path: Path, sizes: Sizes, wanted: Sequence[str] = ("",)) -> OnnxFile:
+    """The model with static input shapes and one result, the wished ones if there are wishes."""
     model = _load(path)
     own = require_onnx().ModelProto()
     own.CopyFrom(model)
@@ -77,13 +79,15 @@ def read_onnx(path: Path, sizes: Sizes, output: str = "") -> OnnxFile:
     stored = {item.name for item in graph.initializer}
     if graph.sparse_initializer:
         raise GradletError(f"{path}: sparse initialisers are not supported; store them dense")
-    inputs, fixed = settle(path, [i for i in graph.input if i.name not in stored], sizes)
+    own_inputs = [info for info in graph.input if info.name not in stored]
+    sizes = told_whole(own_inputs, sizes)
+    inputs, fixed = settle(path, own_inputs, sizes)
     if not inputs:
         raise GradletError(f"{path}: the model has no inputs")
     _check_valid(path, model)
     written = {info.name: _declared(info) for info in graph.output}
     rewrites = inline_branches(path, model, inputs)
-    cuts = choose(path, model, output)
+    cuts = choose(path, model, wanted)
     translated = [f"{path}: {note}" for note in translate_ml(model)]
     outputs = {info.name: written.get(info.name, ()) for info in graph.output}
     noted = {
@@ -97,9 +101,21 @@ def read_onnx(path: Path, sizes: Sizes, output: str = "") -> OnnxFile:
     if notes or rewrites or translated:
         check_same(path, own, model, inputs)
     said = (*notes, *rewrites, *translated, *cuts)
-    batch = next(iter(inputs.values()))[:1] or (1,)
+    batch = next(shape[:1] for name, shape in inputs.items() if name not in sizes.whole) or (1,)
     listed = _listed_parameters(graph)
-    return OnnxFile(path, model, inputs, integers, batch[0], fixed, outputs, noted, listed, said)
+    return OnnxFile(
+        path,
+        model,
+        inputs,
+        integers,
+        batch[0],
+        fixed,
+        outputs,
+        noted,
+        listed,
+        said,
+        sizes.whole,
+    )
 
 
 def _listed_parameters(graph: Any) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradlet.capture.record import Parts, guarded, record_exactly, settings
+from gradlet.capture.record import Aim, Parts, guarded, record_exactly, settings
 from gradlet.capture.record_modes import Refused
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
@@ -35,14 +35,14 @@ PATIENCE = 1.0
 
 
 def record_onnx(
-    source: OnnxSource, graph: Graph, recipe: Recipe, inputs: Sequence[Array], targets: Array
+    source: OnnxSource, graph: Graph, recipe: Recipe, inputs: Sequence[Array], aims: Sequence[Aim]
 ) -> Recording:
     """Losses, gradients and parameters of the first steps, by the file's own names."""
-    return guarded(lambda: _recorded(source, graph, recipe, inputs, targets))
+    return guarded(lambda: _recorded(source, graph, recipe, inputs, aims))
 
 
 def _recorded(
-    source: OnnxSource, graph: Graph, recipe: Recipe, inputs: Sequence[Array], targets: Array
+    source: OnnxSource, graph: Graph, recipe: Recipe, inputs: Sequence[Array], aims: Sequence[Aim]
 ) -> Recording:
     from gradlet.capture.onnx_oracle.module import OnnxModule, weights_of
 
@@ -59,9 +59,9 @@ def _recorded(
         if parts and all(origin.value in stored for origin in parts)
     }
     _check_values(graph, origins, stored)
-    given = dict(zip(file.inputs, (value[0] for value in inputs), strict=True))
+    given = dict(zip(file.inputs, (np.asarray(value[0]) for value in inputs), strict=True))
     _check_agreement(module, file.model, given)
-    return record_exactly(module, graph, recipe, inputs, targets, origins)
+    return record_exactly(module, graph, recipe, inputs, aims, origins)
 
 
 def _check_values(graph: Graph, origins: Mapping[str, Parts], stored: Mapping[str, Array]) -> None:
@@ -79,7 +79,9 @@ def _check_agreement(module: Any, model: Any, given: Mapping[str, Array]) -> Non
     from gradlet.capture.onnx_oracle.agreement import Reference
 
     reference = Reference(model)
-    fed = {n: v.astype(np.float64 if v.dtype.kind == "f" else np.int64) for n, v in given.items()}
+    fed = {
+        n: np.asarray(v, np.float64 if v.dtype.kind == "f" else np.int64) for n, v in given.items()
+    }
     chance = np.random.default_rng(0)
     start = {name: value.detach().numpy() for name, value in module.named_parameters()}
     start = {name: value for name, value in start.items() if name in reference.stored}
@@ -88,15 +90,16 @@ def _check_agreement(module: Any, model: Any, given: Mapping[str, Array]) -> Non
     begin = time.perf_counter()
     expected = reference(fed, nearby)
     seconds = 2 * (time.perf_counter() - begin)
-    if not np.isfinite(expected).all():  # the root of a parameter, and the like
+    if not _finite(expected):  # the root of a parameter, and the like
         nearby, expected = start, reference(fed, start)
-    weights = chance.standard_normal(expected.shape)
+    weights = [chance.standard_normal(output.shape) for output in expected]
     slopes = _slopes(module, fed, nearby, expected, weights)
 
     def value(changed: Mapping[str, Array]) -> float:
-        return float((reference(fed, {**nearby, **changed}) * weights).sum())
+        return _weighted(reference(fed, {**nearby, **changed}), weights)
 
-    floor = ROUNDING * float(np.abs(expected * weights).sum())
+    sizes = [np.abs(output * weight) for output, weight in zip(expected, weights, strict=True)]
+    floor = ROUNDING * float(sum(size.sum() for size in sizes))
     groups = [[name] for name in slopes] if len(slopes) * seconds < PATIENCE else [[*slopes]]
     for group in groups if seconds < PATIENCE else []:
         if not _agrees(value, nearby, draws, {name: slopes[name] for name in group}, floor):
@@ -110,22 +113,33 @@ def _slopes(
     module: Any,
     given: Mapping[str, Array],
     parameters: Mapping[str, Array],
-    expected: Array,
-    weights: Array,
+    expected: Sequence[Array],
+    weights: Sequence[Array],
 ) -> dict[str, Array]:
-    """PyTorch's gradients of the weighted sum of the output, which has to be as expected; none
-    where that is not finite."""
+    """PyTorch's gradients of the weighted sum of the outputs, which have to be as expected; none
+    where they are not finite."""
     torch = require_torch()
     with settings(double=True):
-        moved, output = _evaluated(module, given, parameters)
-        _compare(output.detach().numpy(), expected)
-        total = (output * torch.from_numpy(weights)).sum()
+        moved, outputs = _evaluated(module, given, parameters)
+        for output, wanted in zip(outputs, expected, strict=True):
+            _compare(output.detach().numpy(), wanted)
+        pairs = zip(outputs, weights, strict=True)
+        total = sum((output * torch.from_numpy(weight)).sum() for output, weight in pairs)
         leaves = [moved[name] for name in parameters]
-        if not leaves or not total.requires_grad or not np.isfinite(expected).all():
+        if not leaves or not total.requires_grad or not _finite(expected):
             return {}
         found = torch.autograd.grad(total, leaves, allow_unused=True)
-    pairs = zip(parameters.items(), found, strict=True)
-    return {n: np.zeros(v.shape) if slope is None else slope.numpy() for (n, v), slope in pairs}
+    named = zip(parameters.items(), found, strict=True)
+    return {n: np.zeros(v.shape) if slope is None else slope.numpy() for (n, v), slope in named}
+
+
+def _finite(outputs: Sequence[Array]) -> bool:
+    return all(bool(np.isfinite(output).all()) for output in outputs)
+
+
+def _weighted(outputs: Sequence[Array], weights: Sequence[Array]) -> float:
+    pairs = zip(outputs, weights, strict=True)
+    return float(sum((output * weight).sum() for output, weight in pairs))
 
 
 def _agrees(
@@ -153,8 +167,8 @@ def _size(value: Array) -> float:
 
 def _evaluated(
     module: Any, given: Mapping[str, Array], parameters: Mapping[str, Array]
-) -> tuple[dict[str, Any], Any]:
-    """A pass of a copy with other parameters; those, and its output."""
+) -> tuple[dict[str, Any], list[Any]]:
+    """A pass of a copy with other parameters; those, and its outputs."""
     from gradlet.capture.torch_check import copied
 
     torch = require_torch()

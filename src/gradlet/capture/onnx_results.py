@@ -3,13 +3,13 @@ gradient (labels, dictionaries of probabilities, chosen boxes) is cut off, and s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlet.capture.results import USUAL
 from gradlet.errors import GradletError
 from gradlet.extras import require_onnx
+from gradlet.recipe import USUAL
 
 _DECIDES = frozenset(
     {
@@ -20,16 +20,16 @@ _DECIDES = frozenset(
 """Operators whose results have no gradient, even where they are floats."""
 
 
-def choose(path: Path, model: Any, wanted: str) -> list[str]:
+def choose(path: Path, model: Any, wanted: Sequence[str]) -> list[str]:
     """Leave the model with the outputs that the loss may see; returns what there is to say.
 
-    With a wish that is the value of this name, or the output of this number. Without one it is
-    every output with a gradient, or, if there is none, what they are made of that has one.
+    With wishes these are the values of these names, or the outputs of these numbers. Without one it
+    is every output with a gradient, or, if there is none, what they are made of that has one.
     """
     graph = model.graph
     names = [info.name for info in graph.output]
-    if wanted:
-        _keep(model, [_named(path, model, names, wanted)])
+    if any(wanted):
+        _keep(model, [_named(path, model, names, wish or USUAL) for wish in wanted])
         return []
     learnt = _with_gradient(model)
     kept = [name for name in names if name in learnt]

@@ -175,7 +175,8 @@ def _renamed(node: Any, names: Mapping[str, str]) -> Any:
     for index, name in enumerate(copy.output):
         copy.output[index] = names.get(name, name)
     for attribute in copy.attribute:
-        for inner in (attribute.g, *attribute.graphs):
+        own = [attribute.g] if attribute.HasField("g") else []  # to write to one makes it be there
+        for inner in (*own, *attribute.graphs):
             nodes = [_renamed(item, names) for item in inner.node]
             del inner.node[:]
             inner.node.extend(nodes)

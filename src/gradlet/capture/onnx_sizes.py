@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,30 @@ from gradlet.graph import Shape
 class Sizes:
     """What the user says about the sizes of inputs: the batch, open dimensions by name, and the
     shapes of example inputs by the input's name, or in the order of the inputs. Examples hold
-    samples along their first dimension, so that says nothing."""
+    samples along their first dimension, so that says nothing, except of inputs that are whole."""
 
     batch: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, Shape] | Sequence[Shape] = ()
+    whole: tuple[str, ...] = ()
 
     def example(self, name: str, place: int) -> Shape | None:
         if isinstance(self.examples, Mapping):
             return self.examples.get(name)
         return self.examples[place] if place < len(self.examples) else None
+
+
+def told_whole(infos: Sequence[Any], sizes: Sizes) -> Sizes:
+    """With the inputs that the file itself says to be whole: numbers, and those that have the batch
+    of others in another place, behind a size that is fixed."""
+    dims = {info.name: info.type.tensor_type.shape.dim for info in infos}
+    batches = {own[0].dim_param for own in dims.values() if own} - {""}
+    found = dict.fromkeys(sizes.whole)
+    for name, own in dims.items():
+        later = any(dim.dim_param in batches for dim in own[1:])
+        if not own or (own[0].dim_value > 0 and later):
+            found[name] = None
+    return replace(sizes, whole=tuple(found) if len(found) < len(dims) else sizes.whole)
 
 
 def settle(path: Path, infos: Sequence[Any], sizes: Sizes) -> tuple[dict[str, Shape], int | None]:
@@ -39,9 +53,19 @@ def settle(path: Path, infos: Sequence[Any], sizes: Sizes) -> tuple[dict[str, Sh
         raise GradletError(
             f"--dim {sorted(unknown)[0]}: {path} has no such dimension; open are {listed}"
         )
+    for name in sizes.whole:
+        if name not in {info.name for info in infos}:
+            listed = ", ".join(info.name for info in infos)
+            raise GradletError(f"--whole {name}: the inputs of {path} are {listed}")
+    if {info.name for info in infos} <= set(sizes.whole):
+        raise GradletError(f"--whole: no input of {path} is left for samples")
+    firsts = [i.type.tensor_type.shape.dim[0] for i in infos if i.name not in sizes.whole]
+    batches = {dim.dim_param for dim in firsts} - {""}
     shapes, fixed = {}, None
     for place, info in enumerate(infos):
-        shapes[info.name], own = _settled(path, info, sizes, sizes.example(info.name, place))
+        shapes[info.name], own = _settled(
+            path, info, sizes, sizes.example(info.name, place), batches
+        )
         fixed = own if own is not None else fixed
     return shapes, fixed
 
@@ -62,7 +86,7 @@ def _open(info: Any) -> list[str]:
 
 
 def _settled(
-    path: Path, info: Any, sizes: Sizes, example: Shape | None
+    path: Path, info: Any, sizes: Sizes, example: Shape | None, batches: set[str]
 ) -> tuple[Shape, int | None]:
     where = f"{path}: input '{info.name}'"
     kind = _kind(info, where)
@@ -70,21 +94,24 @@ def _settled(
     if example is not None and len(example) != len(dims):
         raise GradletError(f"{where} has {len(dims)} dimensions; the example is {list(example)}")
     fixed = None
+    first = -1 if info.name in sizes.whole else 0
     for index, dim in enumerate(dims):
         name = f"{info.name}.{index}"
         wished = sizes.dims.get(dim.dim_param or name, sizes.dims.get(name))
-        if index == 0:
+        if index == first or (dim.dim_param in batches and wished is None):
             wished = sizes.batch if sizes.batch is not None else wished
-        if index and wished is None and example is not None:
+        if index != first and wished is None and example is not None:
             wished = example[index]
+        if index != first and wished is None and dim.dim_param in batches:
+            wished = 1
         open_ = not dim.HasField("dim_value") or dim.dim_value < 1
-        if wished is not None and not open_ and index and dim.dim_value != wished:
+        if wished is not None and not open_ and index != first and dim.dim_value != wished:
             raise GradletError(
                 f"{where}: dimension {index} is {dim.dim_value} in the file, not {wished}"
             )
-        if wished is not None and not open_ and index == 0 and dim.dim_value != wished:
+        if wished is not None and not open_ and index == first and dim.dim_value != wished:
             fixed = dim.dim_value
-        if wished is None and open_ and index:
+        if wished is None and open_ and index != first:
             raise _unknown(where, info, index)
         if wished is not None or open_:
             dim.dim_value = wished or 1
@@ -96,6 +123,7 @@ def _unknown(where: str, info: Any, index: int) -> GradletError:
     size = f"'{dim.dim_param}'" if dim.dim_param else dim.dim_value or "unknown"
     first = info.type.tensor_type.shape.dim[0]
     batch = first.dim_param or f"{info.name}.0"
+    batch = "" if index == 0 else batch
     wish = " ".join(f"--dim {name}=SIZE" for name in _open(info) if name != batch)
     return GradletError(
         f"{where}: the size of dimension {index} is {size}. Memory is planned beforehand, so say "

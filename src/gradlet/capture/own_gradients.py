@@ -9,10 +9,15 @@ Any other is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from gradlet.capture.importer import Line, Missing
+from gradlet.capture.untraceable import owner_of
 from gradlet.capture.user_code import FOREIGN
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
@@ -20,6 +25,14 @@ from gradlet.extras import require_torch
 CALLS = 3  # of each function that are looked at
 SCALES = (1.0, 4.0)  # what agrees near 0 may not do so further away
 NEAR = 1e-4  # gradients are computed in the precision that the function itself works in
+
+
+WAY_OUT = (
+    "a torch.autograd.Function whose backward pass is not the gradient of its forward pass, nor a "
+    "slope for each element; no exported program holds it. Write it with ordinary operations: "
+    "y.detach() passes no gradient, and y.detach() + (z - z.detach()) has the value of y and the "
+    "gradient of z"
+)
 
 
 class _Context:
@@ -48,12 +61,15 @@ class OwnGradients:
     def __init__(self) -> None:
         self._calls: dict[Any, list[tuple[Any, ...]]] = {}
         self._slopes: set[Any] = set()
+        self._lines: dict[Any, list[Line]] = {}
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def noted(self, module: Any) -> Iterator[None]:
         """Calls within are noted, to be looked at afterwards."""
+        paths = {id(part): path for path, part in module.named_modules()}
 
         def note(cls: Any, usual: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+            self._lines.setdefault(cls, []).append(_place(cls, args, paths))
             calls = self._calls.setdefault(cls, [])
             if len(calls) < CALLS:
                 calls.append(tuple(_copied(arg) for arg in args))
@@ -64,18 +80,15 @@ class OwnGradients:
 
     def judge(self, name: str) -> None:
         """Find out which are written out; a GradletError names one that cannot be."""
+        missing = Missing()
         for cls, calls in self._calls.items():
             if _recomputes(cls) or all(_plain(cls, args) for args in calls):
                 continue
-            if not all(_by_element(cls, args) for args in calls):
-                raise GradletError(
-                    f"model '{name}' computes with {cls.__module__}.{cls.__qualname__}, a "
-                    f"torch.autograd.Function whose backward pass is not the gradient of its "
-                    f"forward pass, nor a slope for each element; no exported program holds it. "
-                    f"Write it with ordinary operations: y.detach() passes no gradient, and "
-                    f"y.detach() + (z - z.detach()) has the value of y and the gradient of z"
-                )
-            self._slopes.add(cls)
+            if all(_by_element(cls, args) for args in calls):
+                self._slopes.add(cls)
+            else:
+                missing.lines += self._lines[cls]
+        missing.raise_if_any(name)
 
     @contextmanager
     def written_out(self) -> Iterator[None]:
@@ -89,6 +102,21 @@ class OwnGradients:
 
         with _instead(write):
             yield
+
+
+def _place(cls: Any, args: Sequence[Any], paths: Mapping[int, str]) -> Line:
+    """Where a function is called: the module, and the line of its code."""
+    shapes = ", ".join(str(list(arg.shape)) for arg in args if _is_tensor(arg))
+    frame, where, code = sys._getframe(1), "", ""
+    while frame is not None:
+        own = owner_of(frame)
+        if id(own) in paths and isinstance(own, require_torch().nn.Module):
+            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            file = Path(frame.f_code.co_filename).name
+            where, code = paths[id(own)], f"{file}, line {frame.f_lineno}: `{line}`"
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    return Line(where, f"{cls.__module__}.{cls.__qualname__}", shapes, WAY_OUT, code)
 
 
 @contextmanager

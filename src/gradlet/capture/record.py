@@ -17,11 +17,19 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.calling import Calling
-from gradlet.capture.record_modes import Narrow, Refused, dense_gradients, our_dropout, watched
+from gradlet.capture.record_modes import (
+    Narrow,
+    Refused,
+    dense_gradients,
+    first_of_equals,
+    our_dropout,
+    watched,
+)
 from gradlet.capture.torch_check import copied, plain_attention, same_epsilon
+from gradlet.capture.user_code import noticed_exits
 from gradlet.extras import require_torch
 from gradlet.graph import Array, Graph
-from gradlet.recipe import Recipe
+from gradlet.recipe import Loss, Recipe
 from gradlet.recorded import Recording, digest
 from gradlet.reference import run_reference
 
@@ -34,23 +42,33 @@ Parts = tuple[tuple[str, Array], ...]
 """What of a module a tensor of the graph is: a parameter, and the places of its elements there."""
 
 
+@dataclass(frozen=True)
+class Aim:
+    """A loss, which of the outputs it sees, and the micro-batches of its target."""
+
+    loss: Loss
+    output: int
+    target: Array
+
+
 def record(
     module: Any,
     graph: Graph,
     recipe: Recipe,
     inputs: Sequence[Array],
-    targets: Array,
+    aims: Sequence[Aim],
     calling: Calling,
 ) -> Recording:
     """What the module does with these micro-batches. Of the training graph only the names of what
     is trained are used, and where their elements lie."""
-    return guarded(lambda: _recorded(module, graph, recipe, inputs, targets, calling))
+    return guarded(lambda: _recorded(module, graph, recipe, inputs, aims, calling))
 
 
 def guarded(recorded: Callable[[], Recording]) -> Recording:
     """A recording, or why there is none."""
     try:
-        return recorded()
+        with noticed_exits():
+            return recorded()
     except Refused as error:
         return Recording(absent=str(error))
     except (Exception, SystemExit) as error:  # whatever a module does, the build is none the worse
@@ -63,20 +81,20 @@ def _recorded(
     graph: Graph,
     recipe: Recipe,
     inputs: Sequence[Array],
-    targets: Array,
+    aims: Sequence[Aim],
     calling: Calling,
 ) -> Recording:
     """In float64, unless the module computes some of it in float32: then its constants are what
     single precision makes of them, in the program as well."""
     try:
         with settings(double=True):
-            recording = _Recorder(module, graph, recipe, calling, double=True).run(inputs, targets)
+            recording = _Recorder(module, graph, recipe, calling, double=True).run(inputs, aims)
     except Narrow:
         recording = None
     if recording is not None and _same_constants(recording, graph):
         return recording
     with settings(double=False):
-        return _Recorder(module, graph, recipe, calling, double=False).run(inputs, targets)
+        return _Recorder(module, graph, recipe, calling, double=False).run(inputs, aims)
 
 
 def record_exactly(
@@ -84,14 +102,14 @@ def record_exactly(
     graph: Graph,
     recipe: Recipe,
     inputs: Sequence[Array],
-    targets: Array,
+    aims: Sequence[Aim],
     origins: Mapping[str, Parts],
 ) -> Recording:
     """The same of a module whose constants are float32 already, and which says itself what of it
     each tensor of the graph is."""
     with settings(double=True):
         recorder = _Recorder(module, graph, recipe, None, double=True, origins=origins)
-        return recorder.run(inputs, targets)
+        return recorder.run(inputs, aims)
 
 
 def _same_constants(recording: Recording, graph: Graph) -> bool:
@@ -214,8 +232,9 @@ class _Recorder:
             places = places.reshape(view).transpose(order)
         return places.reshape(-1)
 
-    def run(self, inputs: Sequence[Array], targets: Array) -> Recording:
-        batches = [[self._tensor(v) for v in value] for value in (*inputs, targets)]
+    def run(self, inputs: Sequence[Array], aims: Sequence[Aim]) -> Recording:
+        fed_in = (*inputs, *(aim.target for aim in aims))
+        batches = [[self._tensor(v) for v in value] for value in fed_in]
         optimizer = self._optimizer()
         losses: list[float] = []
         after: list[dict[str, Array]] = []
@@ -225,8 +244,9 @@ class _Recorder:
             optimizer.zero_grad()
             total = 0.0
             for _ in range(self.recipe.accumulate):
-                *given, target = (values[fed % len(values)] for values in batches)
-                loss = self._loss(self._forward(given, fed), target)
+                now = [values[fed % len(values)] for values in batches]
+                outputs = self._forward(now[: len(inputs)], fed)
+                loss = self._total(aims, outputs, now[len(inputs) :])
                 found = self._gradients(loss / self.recipe.accumulate)
                 for trained, gradient in zip(self.trained, found, strict=True):
                     old, new = trained.leaf.grad, gradient
@@ -268,7 +288,7 @@ class _Recorder:
         tensor = require_torch().from_numpy(np.array(value))
         return tensor.to(self.dtype) if tensor.dtype.is_floating_point else tensor.long()
 
-    def _forward(self, given: Sequence[Any], fed: int) -> Any:
+    def _forward(self, given: Sequence[Any], fed: int) -> list[Any]:
         """A pass of the module with the parameters as they are now. It keeps them itself: some hold
         them in places of their own, where nobody could put others."""
         torch = require_torch()
@@ -282,11 +302,11 @@ class _Recorder:
         self.passed = dict(module.named_parameters())
         for path, parameter in self.passed.items():
             parameter.requires_grad_(any(path in trained.paths for trained in self.trained))
-        with our_dropout(fed) as draws, watched(draws, single=self.single):
-            (output,) = self.calling(module, given) if self.calling else [module(*given)]
+        with our_dropout(fed) as draws, watched(draws, single=self.single), first_of_equals():
+            outputs = self.calling(module, given) if self.calling else module(*given)
         for path, buffer in module.named_buffers():
             self._keep(path, buffer.detach().clone())
-        return output
+        return outputs
 
     def _keep(self, path: str, buffer: Any) -> None:
         if self.origins is not None:
@@ -295,8 +315,16 @@ class _Recorder:
         parent, _, name = path.rpartition(".")
         self.module.get_submodule(parent)._buffers[name] = buffer
 
-    def _loss(self, output: Any, target: Any) -> Any:
-        torch, recipe = require_torch(), self.recipe
+    def _total(self, aims: Sequence[Aim], outputs: Sequence[Any], targets: Sequence[Any]) -> Any:
+        """The weighted sum, with weights as the program has them: in single precision."""
+        parts = [
+            float(np.float32(aim.loss.weight)) * self._loss(aim.loss, outputs[aim.output], target)
+            for aim, target in zip(aims, targets, strict=True)
+        ]
+        return sum(parts[1:], parts[0])
+
+    def _loss(self, recipe: Loss, output: Any, target: Any) -> Any:
+        torch = require_torch()
         nn, reduction = torch.nn, {"reduction": recipe.reduction}
 
         def weights(values: Sequence[float]) -> Any:
@@ -341,6 +369,11 @@ class _Recorder:
     def _clip(self) -> None:
         utils, recipe = require_torch().nn.utils, self.recipe
         leaves = [trained.leaf for trained in self.trained]
+        for leaf in leaves if recipe.clip_norm or recipe.clip_value else ():
+            if (
+                leaf.grad is not None
+            ):  # autograd may give one storage to two; these are cut in place
+                leaf.grad = leaf.grad.clone()
         if recipe.clip_norm:
             utils.clip_grad_norm_(leaves, float(np.float32(recipe.clip_norm)))
         if recipe.clip_value:

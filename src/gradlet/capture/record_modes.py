@@ -1,4 +1,5 @@
-"""What a module may do while it is recorded: dropout takes our masks, other draws end it."""
+"""What a module may do while it is recorded: dropout takes our masks, other draws end it, and of
+equal elements the first comes first."""
 
 from __future__ import annotations
 
@@ -160,6 +161,50 @@ def dense_gradients() -> Any:
             return func(*args, **(kwargs or {}))
 
     return Dense()
+
+
+def first_of_equals() -> Any:
+    """Of equal elements that comes first which stands first, as in the program. PyTorch promises no
+    order of them unless a sort is stable, and takes one or another."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch = require_torch()
+    aten = torch.ops.aten
+
+    def ordered(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
+        pair: tuple[Any, Any] = aten.sort.stable(x, stable=True, dim=axis, descending=descending)
+        return pair
+
+    def stable(x: Any, _: Any = None, dim: int = -1, descending: bool = False, **rest: Any) -> Any:
+        return ordered(x, dim, descending)
+
+    def first(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+        return tuple(part.narrow(dim, 0, k).clone() for part in ordered(x, dim, largest))
+
+    def one(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+        parts = (part.narrow(dim, k - 1, 1).clone() for part in ordered(x, dim, False))
+        return tuple(part if keepdim else part.squeeze(dim) for part in parts)
+
+    def middle(x: Any, dim: int, keepdim: bool = False) -> Any:
+        return one(x, (x.shape[dim] - 1) // 2 + 1, dim, keepdim)
+
+    chosen = {
+        aten.sort.default: lambda x, dim=-1, descending=False: ordered(x, dim, descending),
+        aten.sort.stable: stable,
+        aten.topk.default: first,
+        aten.kthvalue.default: one,
+        aten.median.dim: middle,
+    }
+
+    class FirstOfEquals(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in chosen and args[0].dim() and not args[0].isnan().any():
+                func = chosen[func]
+            return func(*args, **(kwargs or {}))
+
+    return FirstOfEquals()
 
 
 class Narrow(Exception):

@@ -13,9 +13,7 @@ from typing import Any
 from gradlet.capture.user_code import refuse_strange
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
-
-USUAL = "logits"
-"""What Hugging Face's models, and many others, call the scores among their results."""
+from gradlet.recipe import USUAL
 
 
 def chosen(result: Any, wanted: str, model: str) -> Any:

@@ -7,6 +7,10 @@ seed = 0                    of the weights, which are drawn as PyTorch draws the
 weights = "weights.npz"     or taken from here, by parameter name
 [training]                  optional defaults for what `gradlet build` asks
 lr = 0.05
+[[training.losses]]         several losses that add up, in place of `loss`
+loss = "mse"
+output = "decoder"          a layer; by default the last
+weight = 0.1
 [[layer]]
 op = "conv2d"               any key of gradlet.ops.TOML
 name = "conv1"              or its index; parameters are conv1.weight and conv1.bias
@@ -33,13 +37,15 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array, Attrs, Shape
 from gradlet.ops import OPS, TOML
 from gradlet.ops.base import Call
-from gradlet.recipe import Recipe
+from gradlet.recipe import Loss, Recipe, outputs_of
 
 _TOP = ("name", "input", "indices", "seed", "weights", "training", "layer")
 _COMMON = ("op", "name", "input")
 
 
-def capture_toml(path: Path, *, batch: int | None = None) -> Captured:
+def capture_toml(
+    path: Path, *, batch: int | None = None, outputs: Sequence[str] = ("",)
+) -> Captured:
     """The forward graph of a TOML file and its defaults for training."""
     table = _read(path)
     try:
@@ -49,9 +55,11 @@ def capture_toml(path: Path, *, batch: int | None = None) -> Captured:
         if batch < 1:
             raise GradletError(f"a batch of {batch} makes no sense; it must be at least 1")
         importer = _TomlImporter(table, path, batch)
-        result = importer.walk(_layers(table))
+        if not any(outputs):
+            outputs = outputs_of(defaults.get("losses", ()), "") or ("",)
+        results = importer.walk(_layers(table), outputs)
         samples = drawn_samples(importer.builder, ["input"])
-        graph = importer.finish(["input"], [result], samples)
+        graph = importer.finish(["input"], results, samples, outputs)
     except GradletError as error:
         raise GradletError(f"{path}: {error}") from None
     return Captured(graph, defaults=defaults)
@@ -96,6 +104,23 @@ def _training(table: Any) -> dict[str, Any]:
     samples = {**dataclasses.asdict(Recipe()), "batch": 1}
     samples.pop("bn")  # there are no batch norms
     _known_keys(table, list(samples), "training: ")
+    result = _typed({k: v for k, v in table.items() if k != "losses"}, samples)
+    if "losses" in table:
+        result["losses"] = tuple(_losses(table["losses"]))
+    return result
+
+
+def _losses(tables: Any) -> Iterator[Loss]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise GradletError("'losses' must be tables: [[training.losses]]")
+    for table in tables:
+        samples = dataclasses.asdict(Loss())
+        _known_keys(table, list(samples), "losses: ")
+        yield Loss(**_typed(table, samples))
+
+
+def _typed(table: Mapping[str, Any], samples: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a table, which have the types of these."""
     result: dict[str, Any] = {}
     for key, value in table.items():
         kind = type(samples[key])
@@ -221,7 +246,8 @@ class _TomlImporter(GraphImporter):
         except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
             raise GradletError(f"weights {folder / name} are no .npz of arrays: {error}") from None
 
-    def walk(self, layers: Sequence[Mapping[str, Any]]) -> str:
+    def walk(self, layers: Sequence[Mapping[str, Any]], outputs: Sequence[str]) -> list[str]:
+        """The results of these layers; '' is the last one."""
         previous = "input"
         open_ends: dict[str, None] = {}
         for index, layer in enumerate(layers):
@@ -236,15 +262,20 @@ class _TomlImporter(GraphImporter):
             for source in sources:
                 open_ends.pop(source, None)
             previous = name
+        for name in outputs:
+            if name and name not in self.results:
+                known = [layer for layer in self.results if layer != "input"]
+                raise GradletError(f"output '{name}' is no layer; {_there_are(known)}")
         for name in open_ends:
-            if name != previous:
+            if name not in (*outputs, previous):
                 raise GradletError(
-                    f"layer '{name}' is read by no other; the last one is the output"
+                    f"layer '{name}' is read by no other; the last one is the output, unless a "
+                    f"loss names others"
                 )
         unused = [name for name in self.weights or () if name not in self.made]
         if unused:
             raise GradletError(f"{self.weights_file} holds {unused}, which no layer has")
-        return self.results[previous]
+        return [self.results[name or previous] for name in outputs]
 
     def _layer_name(self, index: int, layer: Mapping[str, Any]) -> str:
         name = layer.get("name", str(index))

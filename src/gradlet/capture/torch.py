@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gradlet.builder import MOST_ELEMENTS
 from gradlet.capture.aliases import Aliases, in_place, op_name
-from gradlet.capture.batch_norms import check_mode
+from gradlet.capture.batch_norms import check_mode, refuse_cumulative
 from gradlet.capture.calling import Calling, calling
 from gradlet.capture.canonical import canonical
-from gradlet.capture.draws import Draws
+from gradlet.capture.data import with_whole
+from gradlet.capture.draws import RANDOM, Draws, draws
 from gradlet.capture.exported import checked_examples, exported
 from gradlet.capture.flat_program import OWN_NAME, QUIET, STORED, flattened, live
-from gradlet.capture.importer import Unsupported, check_indices, stack_batches
+from gradlet.capture.importer import Missing, Unsupported, check_indices, stack_batches
 from gradlet.capture.parts import parts_of
 from gradlet.capture.torch_check import check_against_module
 from gradlet.capture.torch_fold import Folder
@@ -32,35 +34,50 @@ def capture_module(
     module: Any, inputs: Any, *, name: str, batch: int | None = None, output: str = "", bn: str = ""
 ) -> Graph:
     """The forward graph of an nn.Module, with its inputs as samples."""
-    return captured_module(module, inputs, name=name, batch=batch, output=output, bn=bn)[0]
+    return captured_module(module, inputs, name=name, batch=batch, outputs=(output,), bn=bn)[0]
 
 
 def captured_module(
-    module: Any, inputs: Any, *, name: str, batch: int | None = None, output: str = "", bn: str = ""
+    module: Any,
+    inputs: Any,
+    *,
+    name: str,
+    batch: int | None = None,
+    outputs: Sequence[str] = ("",),
+    bn: str = "",
+    whole: Sequence[str] = (),
 ) -> tuple[Graph, Calling]:
     """The graph, and how the module is called."""
     if not isinstance(module, require_torch().nn.Module):
         raise GradletError(f"'{name}' is a {type(module).__name__}, not an nn.Module")
     check_module(module, name)
     check_mode(bn)
-    call, tensors = calling(module, inputs, name, [output], bn)
+    refuse_cumulative(module, bn, name)
+    call, tensors = calling(module, inputs, name, outputs, bn, whole)
     everything = checked_examples(call, tensors)
-    size = batch or everything[0].shape[0]
-    for own, value in zip(call.names, everything, strict=True):
-        if (elements := value[0].numel() * size) > MOST_ELEMENTS:
+    of_samples = [own not in whole for own in call.names]
+    size = batch or everything[of_samples.index(True)].shape[0]
+    for own, value, many in zip(call.names, everything, of_samples, strict=True):
+        if (elements := value[0].numel() * size if many else value.numel()) > MOST_ELEMENTS:
             raise GradletError(
                 f"example input '{own}' has {elements:,} elements in a batch of {size}; no target "
                 f"holds more than {MOST_ELEMENTS:,}"
             )
-    examples = tuple(_first(value, size) for value in everything)
+    pairs = list(zip(everything, of_samples, strict=True))
+    examples = tuple(_first(value, size) if many else value for value, many in pairs)
     importer = _TorchImporter(name, exported(module, call, examples, name))
     importer.recalibrate = bn == "recalibrate"
     importer.walk()
     samples = {
         target: stack_batches(_array(value), size, f"input '{target}'")
-        for target, value in zip(importer.inputs, everything, strict=True)
+        if many
+        else _array(value)[None]
+        for target, (value, many) in zip(importer.inputs, pairs, strict=True)
     }
-    graph = canonical(importer.finish(importer.inputs, importer.outputs, samples))
+    as_is = tuple(n for n, many in zip(importer.inputs, of_samples, strict=True) if not many)
+    samples = with_whole(samples, as_is)
+    graph = importer.finish(importer.inputs, importer.outputs, samples, outputs)
+    graph = canonical(replace(graph, whole=as_is))
     check_indices(graph)
     inexact = importer.known.inexact or importer.casts or importer.rounded
     check_against_module(graph, module, call, examples, rounded=inexact)
@@ -235,6 +252,9 @@ class _TorchImporter(WideImporter):
             return None
         if handler is None and (made := self.by_parts(node)) is not None:
             return made
+        if handler is None and draws(node):
+            self.missing.note(self.module, target, shapes, RANDOM, self.code)
+            return None
         try:
             result = self.convert(handler, Call(target, args), shapes)
         except ZeroDivisionError:
@@ -304,11 +324,15 @@ class _TorchImporter(WideImporter):
     def _refuse_dynamic(self, node: Any) -> None:
         shape = list(getattr(node.meta.get("val"), "shape", ()))
         if not all(isinstance(extent, int) for extent in shape):
-            where = f"module '{self.module}'" if self.module else "the top module"
-            raise GradletError(
-                f"{where}: {node.target} gives a shape {shape} that depends on the data; Gradlet "
-                f"plans memory beforehand and needs static shapes"
+            args = [str(list(a.meta["val"].shape)) for a in node.all_input_nodes if _has_shape(a)]
+            reason = (
+                f"it gives a shape {shape} that depends on the data; Gradlet plans memory "
+                f"beforehand and needs static shapes. Keep all elements, and make those 0 that do "
+                f"not count: torch.where(condition, x, 0), or x * mask"
             )
+            missing = Missing()
+            missing.note(self.module, str(node.target), args, reason, self.code)
+            missing.raise_if_any(self.builder.name)
 
     def _stand_in(self, value: Any) -> Any:
         """A tensor in place of a refused result, so that the walk finds all that is missing."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.capture.calling import Calling
+from gradlet.capture.record_modes import first_of_equals
 from gradlet.capture.user_code import FOREIGN, described
 from gradlet.errors import GradletError, InternalError
 from gradlet.extras import require_torch
@@ -108,14 +109,17 @@ def _module_outputs(
     module: Any, call: Calling, examples: tuple[Any, ...], name: str
 ) -> tuple[list[Any], bool]:
     """What the module computes, and whether in single precision. Some only take tensors of the type
-    that they make themselves, which is the default one or float32 whatever it is."""
+    that they make themselves, which is the default one or float32 whatever it is; and some add up
+    masks of the lowest number that there is, which is one of float32 in the program."""
     torch = require_torch()
     default = torch.get_default_dtype()
     attempts = ((torch.float64, default), (torch.float64, torch.float64), (torch.float32, default))
     for dtype, made in attempts:
         torch.set_default_dtype(made)
         try:
-            return _passes(module, call, examples, name, dtype), dtype == torch.float32
+            found = _passes(module, call, examples, name, dtype)
+            if dtype == torch.float32 or all(value.isfinite().all() for value in found):
+                return found, dtype == torch.float32
         except GradletError:
             raise
         except FOREIGN as error:
@@ -137,7 +141,7 @@ def _passes(
             part.eval()
     inputs = [v.detach().to(dtype) if v.dtype.is_floating_point else v for v in examples]
     buffers = {path: buffer.clone() for path, buffer in module.named_buffers()}
-    with torch.enable_grad(), plain_attention(), _without_dropout():
+    with torch.enable_grad(), plain_attention(), _without_dropout(), first_of_equals():
         first = [value.detach().clone() for value in call(module, inputs)]  # which may be buffers
         for path, buffer in module.named_buffers():  # a graph has what becomes of these
             buffer.data = buffers.get(path, buffer.data)  # of whatever shape it was

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gradlet.builder import MOST_ELEMENTS
@@ -12,8 +15,32 @@ FOREIGN = (Exception, SystemExit)
 """What code of the user's may end with. An interruption from the keyboard is none of them."""
 
 
+class HardExit(SystemExit):
+    """os._exit(), which would end Gradlet with it: at once, and as if all were well."""
+
+
+@contextmanager
+def noticed_exits() -> Iterator[None]:
+    """While code of the user's runs, os._exit() ends that code and not the process. A process that
+    such code has forked may end itself as it likes."""
+    right, own, running = os._exit, os.getpid(), True
+
+    def leave(status: int) -> None:
+        if not running or os.getpid() != own:
+            right(status)
+        raise HardExit(status)
+
+    os._exit = leave  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit, running = right, False
+
+
 def described(error: BaseException) -> str:
     """In a line: the kind of error and what it says."""
+    if isinstance(error, HardExit):
+        return f"it calls os._exit({error.code!r})"
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({'' if error.code is None else repr(error.code)})"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -30,7 +57,10 @@ def refuse_strange(value: Any, what: str) -> None:
     if value.is_quantized:
         raise GradletError(f"{what} is quantised; `.dequantize()` makes an ordinary one")
     if value.is_complex():
-        raise GradletError(f"{what} holds complex numbers; real ones are needed")
+        raise GradletError(
+            f"{what} holds complex numbers; real ones are needed. Keep torch.view_as_real(value), "
+            f"and let forward begin with torch.view_as_complex of it"
+        )
     if getattr(value, "is_nested", False):
         raise GradletError(f"{what} is a nested tensor; pad it to one shape")
 
@@ -39,6 +69,13 @@ def check_module(module: Any, name: str) -> None:
     """Parameters and buffers that can be taken over."""
     torch = require_torch()
     _refuse_gradient_hooks(module, name)
+    for path, part in module.named_modules():
+        for hidden in (key for key in part._modules if hasattr(torch.nn.Module, key)):
+            where = f"module '{path}' of '{name}'" if path else f"model '{name}'"
+            raise GradletError(
+                f"{where} keeps a module as `self.{hidden}`, which is the name of a method of "
+                f"every module; give it another name"
+            )
     total = 0
     for kind, items in (
         ("parameter", module.named_parameters()),

@@ -13,6 +13,7 @@ from gradlet.errors import GradletError
 from gradlet.graph import Array
 from gradlet.plan.model import Plan
 from gradlet.tolerance import GOLDEN, Expectation, expect, first_divergence, fits_float32
+from gradlet.undetermined import determined, first_undetermined
 
 STEPS = 2
 PER_TENSOR = 32
@@ -22,7 +23,7 @@ VALUE_BYTES = 12  # index, value, tolerance
 CHECK_BYTES = 64  # a line of the table, and a name
 AT_END = -1
 NOT_COMPARED = -1.0
-"""In place of a tolerance: the loss of a first step that is infinite or no number."""
+"""In place of a tolerance: the loss of a first step that is infinite, no number, or chaotic."""
 LARGEST = float(np.finfo(np.float32).max)
 SAMPLE_BYTES = 1 << 16
 """So much may the samples take, if that is more than one of them."""
@@ -48,7 +49,7 @@ class Golden:
 
 def golden(plan: Plan) -> Golden:
     """Expected values of every tensor that the plan keeps, from the float64 reference, of as many
-    steps as float32 can follow."""
+    steps as float32 can follow and determines."""
     samples = sample_count(plan)
     carried = {name: value[:samples] for name, value in plan.graph.samples.items()}
     steps = expect(replace(plan.graph, samples=carried), STEPS, rule=GOLDEN, look=_looked_at)
@@ -64,6 +65,12 @@ def golden(plan: Plan) -> Golden:
                 f"holds, on the first sample already; scale the samples or the weights"
             )
         return Golden(tuple(checks), (0.0,), (NOT_COMPARED,))
+    chaos = first_undetermined(plan.graph, steps)
+    if chaos == 0:
+        known = determined(plan.graph, steps[0])
+        checks = [check for check in checks if check.tensor in known] or checks
+        return Golden(tuple(checks), (0.0,), (NOT_COMPARED,))
+    steps = steps[:chaos]
     places = plan.buffer_of()
     for old, new in plan.graph.updates:
         if plan.graph.tensors[old].role == "param" and old in places:

@@ -18,6 +18,7 @@ from gradlet.emit.tiles import Link, chained, tiled_call
 from gradlet.graph import Graph, Node
 from gradlet.ops.base import Size
 from gradlet.ops.dropout import dropout_state
+from gradlet.ops.losses import LOSSES
 from gradlet.ops.optimizer import clip_of, hyper_of, optimizer_of
 from gradlet.plan.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.plan.parts import parts
@@ -40,10 +41,16 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
     graph, places = plan.graph, plan.buffer_of()
     names = identifiers(n for n in places if n in graph.tensors)
     mixed = mixed_regions(plan)
-    tensors = {n: _tensor(plan, n, names, mixed) for n in names}
+    accessors = _of_tensors(graph)
+    tensors = {n: _tensor(plan, n, names, mixed, accessors) for n in names}
     nodes, chain = {node.name: node for node in graph.nodes}, chained(plan)
     calls = [_call(plan, index, call, names, chain, nodes) for index, call in enumerate(plan.calls)]
     inputs = [tensors[name] for name in graph.inputs]
+    results = _accessors("output", graph.results or graph.outputs)
+    outputs = [
+        {**tensors[name], "accessor": accessor}
+        for name, accessor in zip(graph.outputs, results, strict=True)
+    ]
     return {
         "model": comment(graph.name),
         "prefix": plan.prefix,
@@ -67,15 +74,15 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "home_level": plan.target.home.name,
         "most_windows": plan.most_windows,
         "align": plan.level.align,
-        "batch": graph.tensors[graph.inputs[0]].shape[0],
+        "batch": graph.batch,
         "accumulate": graph.accumulate,
         "layout": graph.layout,
         "stored": list(_stored(plan, tensors)),
         "inputs": inputs,
-        "outputs": [tensors[name] for name in graph.outputs],
-        "target": tensors[graph.target],
+        "outputs": outputs,
+        "targets": [tensors[name] for name in graph.targets],
         "loss": names[graph.loss],
-        "loss_op": graph.producer()[graph.loss].op,
+        "losses_text": " + ".join(node.op for node in graph.nodes if node.op in LOSSES),
         "optimizer": optimizer_of(graph).name,
         "settings": [{**item, "tensor": names[item["tensor"]]} for item in settings(plan)],
         "dropout": names.get(dropout_state(graph), ""),
@@ -117,19 +124,19 @@ def settings(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def _tensor(
-    plan: Plan, name: str, names: Mapping[str, str], mixed: Collection[str]
+    plan: Plan,
+    name: str,
+    names: Mapping[str, str],
+    mixed: Collection[str],
+    accessors: Mapping[str, str],
 ) -> dict[str, Any]:
-    graph = plan.graph
-    tensor, buffer = graph.tensors[name], plan.buffer_of()[name]
-    accessor = {graph.target: "target", **dict.fromkeys(graph.outputs, "output")}.get(name, "")
-    if name in graph.inputs:
-        accessor = "input" if len(graph.inputs) == 1 else f"input_{_input_ids(graph)[name]}"
+    tensor, buffer = plan.graph.tensors[name], plan.buffer_of()[name]
     union = buffer.kind == "arena" or buffer.region in mixed
     member = f".{tensor.dtype}" if union else ""
     return {
         "name": string(name),
         "id": names[name],
-        "accessor": accessor,
+        "accessor": accessors.get(name, ""),
         "c": DTYPES[tensor.dtype].c,
         "shape": tensor.shape,
         "elements": tensor.elements,
@@ -137,10 +144,25 @@ def _tensor(
     }
 
 
-def _input_ids(graph: Graph) -> dict[str, str]:
-    """How the accessors of several inputs end: as the model calls them, as far as C allows."""
-    found = identifiers(map(graph.own_name, graph.inputs))
-    return {name: found[graph.own_name(name)] for name in graph.inputs}
+def _of_tensors(graph: Graph) -> dict[str, str]:
+    """The function that leads to each input, target and output."""
+    kinds = {
+        "input": (graph.inputs, list(map(graph.own_name, graph.inputs))),
+        "target": (graph.targets, list(map(graph.own_name, graph.targets))),
+        "output": (graph.outputs, graph.results or graph.outputs),
+    }
+    return {
+        name: accessor
+        for kind, (names, known) in kinds.items()
+        for name, accessor in zip(names, _accessors(kind, known), strict=True)
+    }
+
+
+def _accessors(kind: str, names: Sequence[str]) -> list[str]:
+    """Of several inputs, targets or outputs these end as the model calls them, as far as C
+    allows."""
+    found = identifiers(names)
+    return [kind if len(names) == 1 else f"{kind}_{found[name]}" for name in names]
 
 
 def _call(

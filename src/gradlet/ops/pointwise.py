@@ -13,6 +13,10 @@ from gradlet.ops.base import Axis, ShapeError, Span
 MAX_RANK = 6  # of the strided kernels, after merging
 
 
+class TooManyDimensions(GradletError):
+    """More than a kernel has loops for."""
+
+
 def same_index_axes(shape: Shape, operands: Sequence[str]) -> tuple[Axis, ...]:
     """One free axis per dimension; every operand has the shape of the result."""
     return tuple(
@@ -79,5 +83,7 @@ def merge(extents: Shape, strides: Sequence[tuple[int, ...]]) -> tuple[Shape, li
 def padded(values: Sequence[int], fill: int) -> tuple[int, ...]:
     """Left-pad to the rank of the strided kernels."""
     if len(values) > MAX_RANK:
-        raise GradletError(f"more than {MAX_RANK} dimensions that cannot be merged: {values}")
+        raise TooManyDimensions(
+            f"more than {MAX_RANK} dimensions that cannot be walked as one: {list(values)}"
+        )
     return (fill,) * (MAX_RANK - len(values)) + tuple(values)

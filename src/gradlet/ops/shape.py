@@ -23,7 +23,7 @@ from gradlet.ops.base import (
     ints,
     register,
 )
-from gradlet.ops.pointwise import merge, padded, row_major
+from gradlet.ops.pointwise import MAX_RANK, merge, padded, row_major
 from gradlet.ops.tiling import Box, tile_shape
 
 
@@ -107,6 +107,27 @@ class Transpose(Op):
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.permute({ints(attrs, 'axes')})"
+
+
+def permutation_steps(shape: Shape, axes: Shape) -> list[Shape]:
+    """A permutation as permutations one behind the other, each of no more dimensions than kernels
+    take, with neighbours that stay together as one. The first of several brings the first two to
+    the front, where they stay together."""
+    runs: list[list[int]] = []
+    last = -1
+    for axis in axes:
+        between = shape[last + 1 : axis] if last < axis else ()
+        if runs and (shape[axis] == 1 or (last < axis and all(n == 1 for n in between))):
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+        last = last if shape[axis] == 1 else axis
+    if len(runs) <= MAX_RANK:
+        return [axes]
+    front = [*runs[0], *runs[1]]
+    middle = (*front, *(axis for axis in range(len(shape)) if axis not in front))
+    rest = tuple(middle.index(axis) for axis in axes)
+    return [middle, *permutation_steps(tuple(shape[axis] for axis in middle), rest)]
 
 
 def _permute_sizes(shape: Shape, strides: tuple[int, ...]) -> dict[str, Size]:

@@ -89,8 +89,9 @@ def _runs_in(graph: Graph, call: Call) -> str:
     """What a program can run by itself: a prediction, the comparison with a target, learning, and
     the update where gradients add up first."""
     if call.phase == "forward":
-        kept = {graph.loss, *(new for _, new in graph.updates)}
-        return "compare" if kept & set(call.outputs) else "predict"
+        compares = any(graph.tensors[name].role == "loss" for name in filter(None, call.outputs))
+        updates = {new for _, new in graph.updates}.intersection(call.outputs)
+        return "compare" if compares or updates else "predict"
     return "update" if call.phase == "update" and graph.accumulate > 1 else "learn"
 
 

@@ -12,7 +12,8 @@ from gradlet.plan.model import Call
 def parts(graph: Graph, calls: Sequence[Call]) -> dict[str, list[int]]:
     """Predicting, comparing with the target, learning, and updating where that has a time of its
     own, in the order of a training step, each with its calls."""
-    after_predict = {graph.loss, *(new for _, new in graph.updates)}
+    losses = (tensor.name for tensor in graph.of_role("loss"))
+    after_predict = {*losses, *(new for _, new in graph.updates)}
     members: dict[str, list[int]] = {"predict": [], "compare": [], "learn": []}
     if graph.accumulate > 1:
         members["update"] = []

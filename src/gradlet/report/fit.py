@@ -118,7 +118,7 @@ def _ways(
     graph = plan.graph
     layers = len(layers_of(graph))
     most = _last_count(update, layers) - 1
-    batch = graph.tensors[graph.inputs[0]].shape[0] if graph.inputs else 1
+    batch = graph.batch
     found = False
     for way in (
         _micro_batches(graph, attempt, batch, accumulate),

@@ -78,7 +78,7 @@ class Owners:
             if own and name not in self._of_all:
                 self._tensors.setdefault(name, owner)
         if node.op in LOSSES:
-            self._tensors.setdefault(self._graph.target, LOSS)
+            self._tensors.setdefault(node.inputs[1], LOSS)
         for tensor, grad in self._grads_of(node.outputs):
             if tensor in self._tensors and self._graph.tensors[tensor].role == "param":
                 self._tensors[grad] = self._tensors[tensor]
@@ -89,7 +89,8 @@ class Owners:
 
     def _served(self, node: Node) -> str:
         """The module of a node without one: that of its first operand that has an owner."""
-        if node.op in LOSSES or node.op.removesuffix("_grad") in LOSSES:
+        made = self._graph.tensors[node.outputs[0]]
+        if made.role == "loss" or node.op.removesuffix("_grad") in LOSSES:
             return LOSS
         owners = (self._tensors.get(name, "") for name in node.inputs)
         return next((owner for owner in owners if owner), SHARED)

@@ -151,13 +151,14 @@ class Reference:
         have = {info.name for info in wide.graph.input}
         for name in self.stored.keys() - have:
             wide.graph.input.append(onnx.helper.make_value_info(name, onnx.TypeProto()))
-        self.output = wide.graph.output[0].name
+        self.outputs = [info.name for info in wide.graph.output]
         self.evaluator = evaluator(wide)
 
-    def __call__(self, given: Mapping[str, Array], changed: Mapping[str, Array]) -> Array:
+    def __call__(self, given: Mapping[str, Array], changed: Mapping[str, Array]) -> list[Array]:
+        """Its outputs."""
         with np.errstate(all="ignore"):
-            (result,) = self.evaluator.run([self.output], {**self.stored, **given, **changed})
-        return np.asarray(result, np.float64)
+            found = self.evaluator.run(self.outputs, {**self.stored, **given, **changed})
+        return [np.asarray(result, np.float64) for result in found]
 
 
 def differenced(op: Operator, values: Mapping[str, Any]) -> Any:

@@ -54,12 +54,12 @@ class Program:
         self.trained = {name: v for name, v in self.stored.items() if name in trained}
         self.buffers: dict[str, str] = {}  # what a norm's statistics are replaced by
         self.nodes: list[Operator] = []
-        self.output = wide.graph.output[0].name
+        self.outputs = [info.name for info in wide.graph.output]
         stored = set(self.stored)
         self.inputs = [info.name for info in wide.graph.input if info.name not in stored]
         for node in wide.graph.node:
             self._add(self._operator(node), trained)
-        self.nodes = _needed(self.nodes, [self.output, *self.buffers.values()])
+        self.nodes = _needed(self.nodes, [*self.outputs, *self.buffers.values()])
 
     def __deepcopy__(self, memo: Any) -> Program:
         return self
@@ -160,7 +160,8 @@ class OnnxModule(torch.nn.Module):  # type: ignore[misc]
     def set_buffer(self, name: str, value: Any) -> None:
         self._buffers[self.slots[name]] = value
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any) -> list[Any]:
+        """The outputs."""
         values = dict(self.program.known)
         values |= dict(self.named_parameters()) | dict(self.named_buffers())
         values |= dict(zip(self.program.inputs, inputs, strict=True))
@@ -168,7 +169,7 @@ class OnnxModule(torch.nn.Module):  # type: ignore[misc]
             values |= self.program.results(op, values)
         for name, new in self.program.buffers.items():
             self.set_buffer(name, values[new].detach())
-        return values[self.program.output]
+        return [values[name] for name in self.program.outputs]
 
 
 def weights_of(model: Any, kind: Mapping[str, str]) -> set[str]:
