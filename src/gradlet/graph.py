@@ -129,9 +129,11 @@ class Graph:
         return Site(node, ins, tuple(self.tensors[name] for name in node.outputs))
 
     def sites(self, *phases: str) -> Iterator[Site]:
-        for node in self.nodes:
-            if not phases or node.phase in phases:
-                yield self.site(node)
+        return (site for site in self._sites if not phases or site.node.phase in phases)
+
+    @cached_property
+    def _sites(self) -> tuple[Site, ...]:
+        return tuple(map(self.site, self.nodes))
 
     def of_role(self, *roles: str) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.tensors.values() if tensor.role in roles)
@@ -151,7 +153,7 @@ class Graph:
                 users[name].append(node)
         return users
 
-    @property
+    @cached_property
     def targets(self) -> tuple[str, ...]:
         """What losses compare with, known by their role: a model may call its own tensors so."""
         return tuple(tensor.name for tensor in self.of_role("target"))

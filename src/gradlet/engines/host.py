@@ -158,7 +158,7 @@ def set_values(plan: Plan, name: str) -> Array:
 def _job(
     plan: Plan, library: Path, steps: int, *, watch: bool, states: bool, predict: bool
 ) -> dict[str, Any]:
-    graph, places = plan.graph, plan.buffer_of()
+    graph, places, seen_by = plan.graph, plan.buffer_of(), views(plan)
     return {
         "library": str(library),
         "prefix": plan.prefix,
@@ -177,21 +177,33 @@ def _job(
             if name in places
         },
         "fed": [name for name in graph.fed if name in places],
-        "written_by": [list(shown(plan, call.outputs)) for call in plan.calls],
+        "written_by": [shown(plan, call.outputs, seen_by) for call in plan.calls],
         "each_step": [*(old for old, _ in graph.updates if states), *graph.outputs],
         "outputs": list(graph.outputs),
     }
 
 
-def shown(plan: Plan, outputs: tuple[str, ...]) -> list[str]:
-    """The results of a call, and the views of them."""
+def views(plan: Plan) -> dict[str, list[int]]:
+    """By tensor, the nodes that show it as something else."""
     from gradlet.ops import OPS
 
-    shown = list(filter(None, outputs))
-    for node in plan.graph.nodes:
-        if OPS[node.op].view and node.inputs[0] in shown:
-            shown.append(node.outputs[0])
-    return shown
+    found: dict[str, list[int]] = {}
+    for index, node in enumerate(plan.graph.nodes):
+        if OPS[node.op].view:
+            found.setdefault(node.inputs[0], []).append(index)
+    return found
+
+
+def shown(plan: Plan, outputs: tuple[str, ...], seen_by: Mapping[str, list[int]]) -> list[str]:
+    """The results of a call, and the views of them, and of those."""
+    own = list(filter(None, outputs))
+    nodes: set[int] = set()
+    waiting = list(own)
+    while waiting:
+        more = seen_by.get(waiting.pop(), [])
+        nodes.update(more)
+        waiting += [plan.graph.nodes[index].outputs[0] for index in more]
+    return [*own, *(plan.graph.nodes[index].outputs[0] for index in sorted(nodes))]
 
 
 def _work(scratch: Path, preload: str) -> None:

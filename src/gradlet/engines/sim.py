@@ -18,7 +18,7 @@ from gradlet.cache import scratch_folder
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project
 from gradlet.engines.device import build_steps, require_device
-from gradlet.engines.host import initial_values, shown
+from gradlet.engines.host import initial_values, shown, views
 from gradlet.engines.model import Cost, Run
 from gradlet.engines.sanitizer import Sanitizer
 from gradlet.errors import GradletError, InternalError
@@ -114,6 +114,7 @@ class Session:
 
     def __init__(self, plan: Plan, elf: bytes, *, sanitize: bool, max_cycles: int) -> None:
         self.plan = plan
+        self.views = views(plan)
         self.machine = Machine(SimConfig.of(plan.target.machine))
         self.symbols = Symbols(elf)
         self.max_cycles = max_cycles
@@ -234,7 +235,7 @@ class Session:
                     )
 
     def _record(self, index: int) -> None:
-        for name in shown(self.plan, self.plan.calls[index].outputs):
+        for name in shown(self.plan, self.plan.calls[index].outputs, self.views):
             self.tensors[name] = self.get(name)
 
     def start_counting(self) -> None:
