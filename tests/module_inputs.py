@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from tests.modules import RandomModule
+    from tests.module_base import RandomModule
 
 Use = Callable[[Tensor, Tensor], Tensor]
 Made = Callable[["RandomModule", tuple[int, ...], int], Use]

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from tests.module_base import ANY, MAPS, ROWS, TANH, Function, RandomModule, kind
 from tests.module_weights import Running
-from tests.modules import ANY, MAPS, ROWS, TANH, Function, RandomModule, kind
 
 Shape = tuple[int, ...]
 

@@ -13,9 +13,10 @@ import torch
 import gradlet
 from gradlet.api import Request
 from gradlet.plan import Options
+from tests.module_base import MAPS, ROWS
 from tests.module_inputs import USES
 from tests.module_weights import FORMS
-from tests.modules import MAPS, ROWS, draw
+from tests.modules import draw
 from tests.test_random_networks import assert_gradients
 
 PLANNED = range(24)

@@ -69,7 +69,7 @@ def _experts_by_gathering(module: Any) -> None:
     on the data; they can also gather the weights of each sample's expert, which computes the same.
     """
     for part in module.modules():
-        config = getattr(part, "config", None)
+        config: Any = getattr(part, "config", None)
         if getattr(config, "_experts_implementation", None) in ("eager", "grouped_mm"):
             config._experts_implementation = "batched_mm"
 
