@@ -37,7 +37,7 @@ mutants: setup
 	$(RUN)/python -m tests.mutants --json bench/results/mutants.json
 
 interruptions: setup
-	$(RUN)/python -m tests.interruptions --most 200 --json bench/results/interruptions.json
+	$(RUN)/python -m tests.interruptions --json bench/results/interruptions.json
 
 # Everything that docs/reliability.md tells, from the beginning: an hour or two.
 reliability: mutants interruptions

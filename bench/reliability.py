@@ -33,9 +33,11 @@ NOTES = """
   after which no loss and no weight of three steps moves by more than 1e-4 of the largest, in any
   of the models that were tried: they make another program of the same values, or no model got
   there. Tensors that move as much when all weights change in their last place are not counted.
-- **Interruptions**: a process is killed at a system call that changes a file, and the folder has
-  to be the old project or the new one, the next command has to succeed, and nothing may stay
-  behind.
+- **Interruptions**: a kill at a system call that changes a file. It changes none itself, so one
+  run that is stopped before each such call gives the files that a kill there leaves; real kills
+  are made beside. In each of these states the folder has to be the old project or the new one,
+  the next command has to succeed, and nothing may stay behind. States that differ only in what
+  a scratch folder holds, which is removed unseen, are tried once.
 - **Random modules**: PyTorch modules with weights of every form (views, sums, products, tied,
   normed), every optimizer and layout, on the host and on the simulated cluster with 16 to 64
   kB. *Too large* and *refused* are told to the user before anything is built.
@@ -60,7 +62,8 @@ def mutants(value: Any) -> Iterator[Row]:
 
 def interruptions(value: Any) -> Iterator[Row]:
     for name, counts in value["commands"].items():
-        rest = f"of {counts['positions']} places; {len(counts['faults'])} faults"
+        rest = f"of {counts['positions']} places; {counts['states']} different states, "
+        rest += f"{counts['kills']} real kills, {len(counts['faults'])} faults"
         held = counts["tried"] - len(counts["faults"])
         yield f"killed: {name}", counts["tried"], held, rest, "make interruptions"
 

@@ -192,6 +192,7 @@ class Campaign:
             if self.kill(scenario, place):
                 counts.kills += 1
                 self._judge(scenario, [place], record, counts)
+                counts.tried, counts.states = counts.tried - 1, counts.states - 1  # known by then
         return counts
 
     def prepare(self, scenario: Scenario) -> State:

@@ -70,7 +70,7 @@ MODELS = {
 LABELS: Mapping[str, Any] = {
     "class_weights": (0.5, 2.0, 1.0, 0.25, 1.5),
     "label_smoothing": 0.1,
-    "ignore_index": 1,
+    "ignore_index": 2,  # which is among the labels that are drawn
 }
 
 HOST: Mapping[str, Any] = {"target": "host", "cores": 3}
@@ -112,7 +112,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "cluster recurrent": Subject("recurrent", {"optimizer": "adam"}, cluster("16k")),
     "cluster vision": Subject("vision_transformer", {"clip_norm": 1.0}, cluster("16k")),
     "cluster labels": Subject("labels", LABELS, cluster("16k", batch=8)),
-    "cluster one label": Subject("labels", LABELS, cluster("16k")),
+    "cluster one label": Subject("labels", {**LABELS, "ignore_index": 1}, cluster("16k")),
     "cluster plain labels": Subject("labels", {"ignore_index": 2}, cluster("16k", batch=4)),
     "labels": Subject("labels", LABELS, {**HOST, "batch": 8}),
     "spread": Subject("spread", {"optimizer": "adam"}, HOST),
