@@ -14,10 +14,9 @@ import numpy as np
 
 from gradlet.dtypes import DTYPES
 from gradlet.graph import Array, Graph, Site
+from gradlet.noise import disturbed
 from gradlet.ops import OPS
 
-CHUNK = 1 << 16
-"""Elements that are worked on at a time: they and what is made of them stay in a cache."""
 Spread = dict[str, Array]
 """For each tensor, the size of the error that the node which makes it may add."""
 
@@ -125,7 +124,7 @@ def evaluate(
         for name, result in zip(site.node.outputs, results, strict=True):
             values[name] = result
             if seed is not None and result.dtype.kind == "f":
-                values[name] = _disturbed(result, seed, amplitude, spread[name])
+                values[name] = disturbed(result, seed, amplitude, spread[name])
 
 
 def wide(value: Array) -> Array:
@@ -169,32 +168,3 @@ def _all_whole(values: Sequence[Array], magnitude: Array) -> bool:
     """Whether these are whole numbers, and small enough that float32 has all that lead to them."""
     small = bool((np.abs(magnitude) < 2.0**24).all())
     return small and all(bool((value == np.rint(value)).all()) for value in values)
-
-
-def _disturbed(result: Array, seed: int, amplitude: float, spread: Array) -> Array:
-    """Rounded to float32 before, where anything is rounded: numbers that float32 does not tell
-    apart become equal, and what only their difference tells is lost. A disturbance below that of
-    float32 stands for a wider type, which tells them apart."""
-    disturbed = np.empty(np.shape(result))
-    flat, given, sizes = disturbed.reshape(-1), np.reshape(result, -1), np.reshape(spread, -1)
-    for begin in range(0, flat.size, CHUNK):
-        part = slice(begin, begin + CHUNK)
-        with np.errstate(over="ignore"):  # beyond float32: all alike, which is fine for a draw
-            single = given[part].astype(np.float32)
-        size = amplitude * sizes[part].astype(np.float64)
-        known = (size > 0) & np.isfinite(single) & (amplitude >= 1)
-        rounded = np.where(known, single, given[part])
-        flat[part] = rounded + _draws(single, seed) * size
-    return disturbed
-
-
-def _draws(single: Array, seed: int) -> Array:
-    """A number in [-1, 1) for each element, by its value: equal values are rounded alike, and
-    their errors add up where independent ones would cancel."""
-    mixed = single.view(np.uint32).astype(np.uint64)
-    mixed += np.uint64(0x9E3779B97F4A7C15 * (seed + 1) % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed ^= mixed >> np.uint64(shift)
-        mixed *= np.uint64(factor)
-    draws: Array = (mixed >> np.uint64(11)) * 2.0**-52 - 1.0
-    return draws

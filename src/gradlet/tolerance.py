@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from gradlet.graph import Array, Graph
+from gradlet.noise import note_moves
 from gradlet.reference import Disturbance, Spread, Step, evaluate, run_reference
 
 FALSE_ALARM = 1e-6
@@ -225,14 +226,8 @@ class Scatter:
         self._squares = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
 
     def add(self, disturbed: Mapping[str, Array]) -> None:
-        with np.errstate(invalid="ignore", over="ignore"):
-            for name, value in self.exact.items():
-                deviation = np.abs(disturbed[name] - value)
-                largest, squares = self.largest[name], self._squares[name]
-                if not np.isfinite(deviation).all():  # where the result is no number
-                    deviation = np.nan_to_num(deviation, nan=0.0)
-                np.maximum(largest, deviation, out=largest)
-                squares += deviation * deviation
+        for name, value in self.exact.items():
+            note_moves(self.largest[name], self._squares[name], disturbed[name], value)
 
     def tolerance(self, name: str, spread: Spread, compared: int) -> Array:
         own = spread.get(name, np.zeros_like(self.largest[name]))
