@@ -18,8 +18,8 @@ from gradlet.reference import Spread, before_last_micro_batch, evaluate, wide
 from gradlet.tolerance import Expectation, Rule, Scatter
 
 UNDETERMINED = 1e-2
-"""Of the values: where float32 may be off by more, it does not determine them. A healthy network
-stays below 1e-4; what is allowed is about ten times what rounding usually does."""
+"""Of the values: where float32 may be off by more, it does not determine them. A choice; what is
+allowed is about ten times what rounding usually does."""
 
 
 def first_undetermined(graph: Graph, expected: Sequence[Expectation]) -> int | None:
