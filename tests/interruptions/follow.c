@@ -99,6 +99,19 @@ static void forget(pid_t *threads, int *count, pid_t gone)
         if (threads[i] == gone) threads[i] = threads[--*count];
 }
 
+/* Whom a thread has started is followed from then on, and so waited for; one that starts another
+ * program takes the number of its process. */
+static void note_new(pid_t thread, int stopped, pid_t *threads, int *count)
+{
+    unsigned long number = 0;
+    const int event = stopped >> 16;
+    ptrace(PTRACE_GETEVENTMSG, thread, 0, &number);
+    if (event == PTRACE_EVENT_EXEC && (pid_t)number != thread) forget(threads, count, (pid_t)number);
+    if (event != PTRACE_EVENT_FORK && event != PTRACE_EVENT_VFORK && event != PTRACE_EVENT_CLONE) return;
+    forget(threads, count, (pid_t)number);
+    if (*count < MOST) threads[(*count)++] = (pid_t)number;
+}
+
 /* Let a thread do the call at which it stands, and nobody begin another one before it is done.
  * Returns what waitpid gave if the thread is gone, else 0. */
 static int finish_call(pid_t thread)
@@ -140,8 +153,10 @@ long follow(pid_t first, int (*at)(long, pid_t, const char *, const char *), int
         if (WIFEXITED(stopped) || WIFSIGNALED(stopped)) {
             if (thread == first) *status = stopped;
             forget(threads, &count, thread);
+            if (count == 0) return changes; /* other children are not waited for */
             continue;
         }
+        note_new(thread, stopped, threads, &count);
         int known = 0, passed_on = 0;
         for (int i = 0; i < count; ++i) known |= threads[i] == thread;
         if (!known && count < MOST) threads[count++] = thread;
@@ -160,6 +175,7 @@ long follow(pid_t first, int (*at)(long, pid_t, const char *, const char *), int
                 if (gone) {
                     if (thread == first) *status = gone & ~(1 << 30);
                     forget(threads, &count, thread);
+                    if (count == 0) return changes;
                 }
                 continue;
             }

@@ -59,6 +59,17 @@ def test_a_state_is_what_a_kill_leaves(keeper: Keeper, tmp_path: Path) -> None:
         assert keeper.look().key == state.key, number
 
 
+def test_other_children_are_not_waited_for(tmp_path: Path) -> None:
+    other = subprocess.Popen(["sleep", "600"])
+    try:
+        outcome = Follower(tmp_path).run(lambda: subprocess.run(["true"]), lambda place: GO_ON)
+        assert outcome.exit_code == 0
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
 def test_a_state_is_laid_out_again(keeper: Keeper, tmp_path: Path) -> None:
     assert run_alone(lambda: action(tmp_path)) == 0
     os.link(tmp_path / "work/one", tmp_path / "work/three")
