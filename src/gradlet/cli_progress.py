@@ -1,5 +1,5 @@
-"""What a command shows of long work on stderr: a line that changes where that is a terminal, and now
-and then a new one where it is not."""
+"""What a command shows of long work on stderr: a line that changes where that is a terminal, and
+now and then a new one where it is not."""
 
 from __future__ import annotations
 
