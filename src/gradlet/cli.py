@@ -9,7 +9,6 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +22,7 @@ from gradlet import cli_bench, cli_tune, interrupt
 from gradlet import target as targets
 from gradlet.cli_errors import fail, guarded, json_output, run_app, stderr
 from gradlet.cli_options import ModelOptions, settings, with_model_options
+from gradlet.cli_progress import progress
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.terminal import console, plain
 
@@ -64,10 +64,6 @@ def command(function: Callable[..., int | None], group: typer.Typer = app) -> Ca
     run = guarded(function)
     group.command(name=function.__name__.rstrip("_"))(run)
     return run
-
-
-def progress(text: str) -> AbstractContextManager[Any]:
-    return stderr.status(Text(text))
 
 
 @command

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gradlet.cache import cache_folder, held_by, is_whole, keep, scratch_folder
 from gradlet.errors import GradletError, InternalError
+from gradlet.progress import counted
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wsign-conversion", "-Werror")
 EXACT = ("-ffp-contract=off", "-fno-math-errno")
@@ -194,7 +195,8 @@ def compile_objects(
         return _kept(command, source, f"objects/{key(compiler, own, source, include, texts)}.o")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(compiled, sources))
+        made = pool.map(compiled, sources)
+        return list(counted(made, len(sources), "compiling"))
 
 
 def linked(compiler: Compiler, options: Sequence[str], sources: Sequence[Path], name: str) -> Path:

@@ -17,6 +17,7 @@ import numpy as np
 
 from gradlet.graph import Array, Graph
 from gradlet.noise import note_moves
+from gradlet.progress import counted
 from gradlet.reference import Disturbance, Spread, Step, evaluate, run_reference
 
 FALSE_ALARM = 1e-6
@@ -95,7 +96,7 @@ def expect(
             overflows.append(_overflows(step))
             del step  # which the next one would wait for
         scatters = [Scatter(rule, values) for values in exact]
-        for draw in range(rule.draws):
+        for draw in counted(range(rule.draws), rule.draws, "runs with other rounding"):
             noise = Disturbance(rule.seed + draw, spreads, rule.amplitude)
             run = run_reference(graph, steps, overrides=overrides, disturbance=noise)
             for scatter in scatters:

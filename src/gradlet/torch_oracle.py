@@ -10,6 +10,7 @@ import numpy as np
 
 from gradlet.emit.oracle import oracle_source
 from gradlet.graph import Array, Graph
+from gradlet.progress import counted
 from gradlet.tolerance import fits_float32
 
 
@@ -49,7 +50,7 @@ def run_oracle(graph: Graph, steps: int) -> Oracle:
     first: dict[str, Array] = {}
     weights, losses, overflows = [], [], []
     run = space["steps"](trained, data, batches, steps, graph.accumulate)
-    for before, gradients, after, loss in run:
+    for before, gradients, after, loss in counted(run, steps, "steps in PyTorch"):
         losses.append(float(loss))
         weights.append({name: value.numpy() for name, value in after.items()})
         values = {name: value.detach().numpy() for name, value in before.items()}

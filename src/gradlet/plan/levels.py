@@ -24,6 +24,7 @@ from gradlet.plan.place import Request, height
 from gradlet.plan.table import control_bytes, windows_of
 from gradlet.plan.tiler import Tiler
 from gradlet.plan.tiling import Box, Tiling, Window, dense
+from gradlet.progress import counted
 
 SMALL = 512
 SMALL_SHARE = 0.2
@@ -140,11 +141,12 @@ def _assigned(
     ledger = _Ledger(end, memory.align)
     users = _users(plan, tiler.storage_of)
     near = _small(spans, users, ledger, room)
+    pairs = zip(units, plan.calls, strict=True)
     choices = [
         tiler.choose(
             Context(unit, call, frozenset(near), ledger.free(room, 2 * index, 2 * index + 1))
         )
-        for index, (unit, call) in enumerate(zip(units, plan.calls, strict=True))
+        for index, (unit, call) in enumerate(counted(pairs, end, "tiles of calls"))
     ]
     for index, choice in enumerate(choices):
         ledger.add(choice.scratch, 2 * index, 2 * index + 1)
