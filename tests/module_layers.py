@@ -105,7 +105,7 @@ def ready_made_norm(net: RandomModule, shape: Shape) -> Function:
     layer: nn.Module = net.chance.choice(
         (
             nn.InstanceNorm2d(c, affine=True, eps=1e-2),
-            nn.BatchNorm2d(c, momentum=None, eps=1e-2),
+            nn.BatchNorm2d(c, momentum=0.3, eps=1e-2),
             nn.BatchNorm2d(c, affine=False, eps=1e-2),
             nn.BatchNorm2d(c, track_running_stats=False, eps=1e-2),
             nn.LocalResponseNorm(3),

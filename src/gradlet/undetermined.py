@@ -17,7 +17,7 @@ from gradlet.graph import Array, Graph
 from gradlet.reference import Spread, before_last_micro_batch, evaluate, wide
 from gradlet.tolerance import Expectation, Rule, Scatter
 
-UNDETERMINED = 1e-2
+UNDETERMINED = 0.1
 """Of the values: where float32 may be off by more, it does not determine them. A choice; what is
 allowed is about ten times what rounding usually does."""
 

@@ -268,7 +268,7 @@ def _onnx_transpose(imp: Importer, call: Call) -> str:
 def _onnx_squeeze(imp: Importer, call: Call) -> str:
     axes = call.attrs.get("axes")  # an operand since opset 13
     if axes is None and call.arg(1) is not None:
-        axes = [int(axis) for axis in imp.static(call.args[1])]
+        axes = [int(axis) for axis in np.atleast_1d(imp.static(call.args[1]))]
     x = imp.tensor(call.args[0])
     return _squeeze(imp, x, axes) if call.target == "Squeeze" else _unsqueeze(imp, x, axes or [])
 
