@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import gradlet
 from gradlet.capture.torch import capture_module
 from gradlet.engines import host, sim
+from gradlet.ops import OPS
 from tests.capture.onnx_models import build_model, capture, make, random
 from tests.capture.test_torch_gradients import Calls, assert_module_gradients
 
@@ -157,3 +158,12 @@ def test_onnx_with_indices_as_input(op: str, tmp_path: Path) -> None:
     model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
     graph = capture(model, tmp_path)  # which compares with ONNX's own evaluator
     assert graph.samples["ids"].dtype == np.int32
+
+
+def test_the_reference_reads_zeros_outside_of_a_table() -> None:
+    """As the kernels do; in a disturbed run a computed index may be another one."""
+    table, index = np.arange(6.0).reshape(3, 2), np.array([2, 3, -1], np.int32)
+    (rows,) = OPS["gather"].reference({"skip": -1}, table, index)
+    assert rows.tolist() == [[4, 5], [0, 0], [0, 0]]
+    (sums,) = OPS["gather_grad"].reference({"rows": 3, "skip": -1}, np.ones((3, 2)), index)
+    assert sums.tolist() == [[0, 0], [0, 0], [1, 1]]

@@ -34,7 +34,6 @@ REFUSALS = (
     "pytorch_half_pixel to a single row",
     "OneHot of an input of floats",
     "scattering by '(mul|max|min)'",
-    "more than 6 dimensions that cannot be walked as one",
 )
 
 

@@ -51,7 +51,10 @@ class Gather(Op):
         _check_index(ins[0], ins[1])
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        return (ins[0][ins[1]],)
+        w, index = ins
+        inside = _inside(index, len(w))
+        rows = w[np.where(inside, index, 0)]
+        return (np.where(inside.reshape(*index.shape, *[1] * (w.ndim - 1)), rows, 0.0),)
 
     def vjp(
         self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
@@ -94,7 +97,8 @@ class GatherGrad(Op):
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dw = np.zeros(self.shape(attrs, ins[0].shape, ins[1].shape)[0], ins[0].dtype)
-        np.add.at(dw, ins[1], ins[0])
+        inside = _inside(ins[1], len(dw))
+        np.add.at(dw, ins[1][inside], ins[0][inside])
         if attrs["skip"] != NONE:
             dw[integer(attrs, "skip")] = 0
         return (dw,)
@@ -114,6 +118,11 @@ class GatherGrad(Op):
         sizes = {"rows": table.shape[0], "count": index.elements}
         sizes |= {"width": table.elements // table.shape[0], "skip": integer(site.attrs, "skip")}
         return Lowering("gather", "grad", sizes)
+
+
+def _inside(index: Array, rows: int) -> Array:
+    """Which indices name a row; the others read zeros and add to nothing, as in the kernels."""
+    return (index >= 0) & (index < rows)
 
 
 def _axes(site: Site, table: Shape, table_name: str, rows_name: str) -> tuple[Axis, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -72,12 +73,13 @@ def repeated(imp: Importer, x: str, times: Sequence[int]) -> str:
     shape = (1,) * (len(times) - len(imp.shape(x))) + imp.shape(x)
     if min(times) < 1:
         raise imp.unsupported("a tensor repeated less than once")
-    apart = [part for n in shape for part in (1, n)]
-    wide = [part for n, count in zip(shape, times, strict=True) for part in (count, n)]
     result = tuple(n * count for n, count in zip(shape, times, strict=True))
     if result == imp.shape(x):
         return x
-    y = imp.add("reshape", [x], {"shape": tuple(apart)})
-    if wide != apart:
-        y = imp.add("expand", [y], {"shape": tuple(wide)})
+    y = x
+    for axis in reversed(range(len(shape))):  # one by one: no kernel gets more than 3 dimensions
+        if times[axis] > 1:
+            before, behind = prod(shape[:axis]), shape[axis] * prod(result[axis + 1 :])
+            y = imp.add("reshape", [y], {"shape": (before, 1, behind)})
+            y = imp.add("expand", [y], {"shape": (before, times[axis], behind)})
     return imp.add("reshape", [y], {"shape": result})
