@@ -149,22 +149,37 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     op = OPS[site.node.op]
     spread: Spread = {}
     magnitudes = op.magnitude(site.attrs, operands, results)
-    for tensor, magnitude in zip(site.outs, magnitudes, strict=True):
+    for tensor, magnitude, result in zip(site.outs, magnitudes, results, strict=True):
         roundings = op.roundings(site, tensor)
-        exact = op.exact or (op.counts and _all_whole((*operands, *results), magnitude))
-        growth = 0.0 if exact else np.sqrt(roundings) + roundings / 12
+        growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
         error = np.abs(np.atleast_1d(magnitude)).astype(np.float64)
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
         steps = DTYPES[tensor.dtype].smallest * (error > 0).astype(np.float32)
         error *= DTYPES[tensor.dtype].unit_roundoff
         error += steps
         error *= growth
+        if op.counts and _short((*operands, *_numbers(site)), magnitude):
+            error[_in_float32(np.atleast_1d(result))] = 0.0
         with np.errstate(over="ignore"):  # what float32 cannot hold is told by the values
             spread[tensor.name] = error.astype(np.float32).reshape(np.shape(magnitude))
     return spread
 
 
-def _all_whole(values: Sequence[Array], magnitude: Array) -> bool:
-    """Whether these are whole numbers, and small enough that float32 has all that lead to them."""
-    small = bool((np.abs(magnitude) < 2.0**24).all())
-    return small and all(bool((value == np.rint(value)).all()) for value in values)
+def _numbers(site: Site) -> list[float]:
+    return [value for value in site.attrs.values() if isinstance(value, float)]
+
+
+def _short(operands: Sequence[Array | float], magnitude: Array) -> bool:
+    """Whether these are whole numbers, or short fractions of them, and small enough that no sum
+    or product of them is rounded: those that become an index or a remainder are."""
+    return any(
+        bool((np.abs(magnitude) < 2.0**24 / parts).all())
+        and all(bool((np.rint(value * parts) == value * parts).all()) for value in operands)
+        for parts in (1.0, 2.0**8)
+    )
+
+
+def _in_float32(result: Array) -> Array:
+    """Where it is a number that float32 has: a quotient of whole numbers may be one, or not."""
+    rounded: Array = result.astype(np.float32) == result
+    return rounded

@@ -250,6 +250,34 @@ def test_permutations_of_many_dimensions_go_by_steps() -> None:
     assert len(moves) == 3
 
 
+def turned(m: Any, x: Tensor) -> Tensor:
+    h = m.a(x)
+    functional.silu(h.T, inplace=True)
+    out: Tensor = m.b(h)
+    return out
+
+
+def a_turned_part(m: Any, x: Tensor) -> Tensor:
+    h = m.a(x)
+    h.reshape(-1, 2, 3).permute(2, 0, 1)[1:, :, :1].mul_(2.0)
+    out: Tensor = m.b(h)
+    return out
+
+
+def every_other(m: Any, x: Tensor) -> Tensor:
+    h = m.a(x)
+    h.T[::2].copy_(torch.tanh(h.T[::2]))
+    out: Tensor = m.b(h)
+    return out
+
+
+@pytest.mark.parametrize("way", [turned, a_turned_part, every_other])
+def test_writes_through_a_permutation(way: Callable[[Any, Tensor], Any]) -> None:
+    recording, graph = recorded(Two(way), torch.randn(4, 4), Recipe(loss="mse"))
+    assert_same(recording, graph)
+    assert any(node.op == "gather" for node in graph.nodes) == (way is every_other)
+
+
 def many_dimensions(m: Any, x: Tensor) -> Tensor:
     a = m.a.weight.reshape(2, 1, 3, 1, 2, 1, 2)
     out: Tensor = x.tile(1, 2).reshape(-1, 1, 2, 1, 2, 1, 2, 1) + a

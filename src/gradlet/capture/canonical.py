@@ -57,6 +57,10 @@ def moves_as_views(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
+MADE_WHOLE = ("floor", "ceil", "trunc", "round", "to_index")
+"""What takes the fraction off: 49 * (1 / 49) is below 1, 49 / 49 is not."""
+
+
 class _Pass:
     """Writes a graph once more, line by line, in front of what stands already."""
 
@@ -69,6 +73,7 @@ class _Pass:
         self.producer = graph.producer()
         read = [name for node in graph.nodes for name in node.inputs]
         self.readers = Counter([*graph.outputs, *(new for _, new in graph.updates), *read])
+        self.made_whole = {node.inputs[0] for node in graph.nodes if node.op in MADE_WHOLE}
         self.turned = _right_factors(graph).intersection(turn)
 
     def run(self) -> Graph:
@@ -129,7 +134,7 @@ class _Pass:
                 continue
             stored = self.builder.data[number].reshape(-1)[0]
             c = float(str(stored) if self.decimals else stored)
-            if node.op == "div" and (slot == 0 or c == 0):
+            if node.op == "div" and (slot == 0 or c == 0 or node.outputs[0] in self.made_whole):
                 continue
             slope = {"mul": c, "div": 1 / c if c else 0.0, "sub": 2.0 * slot - 1}.get(node.op, 1.0)
             offset = {"add": c, "sub": c * (1 - 2 * slot)}.get(node.op, 0.0)

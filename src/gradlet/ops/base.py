@@ -109,7 +109,8 @@ class Op(ABC):
     overwrites  inputs whose memory an output may take over, element for element
     overwriter  which output that is, if not the first
     view        the output is the first input's bytes under another shape
-    counts      made of sums and products: nothing is rounded where all numbers are whole
+    counts      made of sums, products and quotients: of whole numbers they are not rounded where
+                float32 has the result
     stops       no gradient passes
     adds_once   optional operands that are added to the result: of the tiles of a reduction, only
                 the first has them

@@ -14,7 +14,7 @@ def cast(imp: Importer, value: Any, wanted: str) -> str:
         return truth(imp, value)
     x = imp.tensor(value)
     if wanted == "int" and imp.kind(value) == "float":  # towards 0, and integers have no gradient
-        return imp.add("trunc", [imp.add("detach", [x])])
+        return imp.add("detach", [imp.add("trunc", [x])])
     return imp.add("number", [x]) if wanted == "float" and imp.dtype(x) == "i32" else x
 
 

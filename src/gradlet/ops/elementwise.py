@@ -108,6 +108,7 @@ class Mul(Binary):
 @register
 class Div(Binary):
     name = "div"
+    counts = True
     compute = np.divide
     spelling = "{} / {}"
 
@@ -220,6 +221,8 @@ _TORCH_NAMES = {
 def _torch_binary(imp: Importer, call: Call) -> str:
     op, (a, b) = _TORCH_NAMES[call.target], call.args[:2]
     if isinstance(b, int | float) and op in ("mul", "div"):
+        if op == "div" and float(b).is_integer():
+            return imp.add("div", [imp.tensor(a), imp.constant(np.asarray(b, np.float64))])
         return affine(imp, imp.tensor(a), float(b) if op == "mul" else 1 / float(b))
     return imp.add(op, [operand(imp, a), operand(imp, b)])
 

@@ -22,6 +22,9 @@ def put(imp: Importer, x: str, places: Array, value: str) -> str:
     """x with `value` at these places, which are numbers of its elements, none of them twice."""
     shape = imp.shape(x)
     value = spread(imp, value, places.shape)
+    order = _order(places)
+    if order != tuple(sorted(order)):
+        value, places = imp.add("transpose", [value], {"axes": order}), places.transpose(order)
     flat = places.reshape(-1)
     if flat.size == 0:
         return x
@@ -31,6 +34,19 @@ def put(imp: Importer, x: str, places: Array, value: str) -> str:
     if box is not None:
         return _joined(imp, x, _as(imp, value, tuple(b - a for a, b in box)), box, 0)
     return _looked_up(imp, x, flat, value)
+
+
+def _order(places: Array) -> tuple[int, ...]:
+    """The dimensions of a view by their steps, the largest first: those of a permutation become
+    the ones that it was made from."""
+    corner = (0,) * places.ndim
+    steps = [
+        int(places[(*corner[:d], 1, *corner[d + 1 :])] - places[corner]) if size > 1 else 0
+        for d, size in enumerate(places.shape)
+    ]
+    moved = sorted((d for d in range(places.ndim) if places.shape[d] > 1), key=lambda d: -steps[d])
+    turn = iter(moved)
+    return tuple(next(turn) if size > 1 else d for d, size in enumerate(places.shape))
 
 
 def _as(imp: Importer, x: str, shape: Shape) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -205,6 +206,8 @@ def _whole(size: Sequence[int], result: Sequence[int], scales: Sequence[float]) 
     "aten._upsample_nearest_exact2d.vec",
     "aten._upsample_nearest_exact3d.vec",
     "aten.upsample_bicubic2d.vec",
+    "aten._upsample_bilinear2d_aa.vec",
+    "aten._upsample_bicubic2d_aa.vec",
 )
 def _torch_upsample(imp: Importer, call: Call) -> str:
     x = imp.tensor(call.args[0])
@@ -213,12 +216,17 @@ def _torch_upsample(imp: Importer, call: Call) -> str:
     result = [int(n) for n in size] if size else _scaled(shape, scales)
     scales = scales or [m / n for n, m in zip(shape, result, strict=True)]
     corners = "nearest" not in call.target and bool(call.args[2])
-    known = not ("exact" in call.target or "cubic" in call.target)
+    antialias = "_aa." in call.target
+    if antialias and corners:
+        raise imp.unsupported("antialiasing with align_corners=True")
+    known = not (antialias or "exact" in call.target or "cubic" in call.target)
     if known and (size or corners or _whole(shape, result, scales)):
         linear = "corners" if corners else "linear"
         return _resampled(imp, x, result, linear if "linear" in call.target else "nearest")
     place = "align_corners" if corners else "half_pixel"
     rule = Rule("cubic" if "cubic" in call.target else "linear", place)
+    if antialias:  # Pillow's rules, whose cubic curve is another one
+        rule = replace(rule, cubic=-0.5, antialias=True, exclude_outside=True)
     if "nearest" in call.target:
         exact = "exact" in call.target
         rule = Rule(

@@ -41,6 +41,7 @@ SEED, ROOT_SEED = 0x7EF35000, 0x5F376000
 LOW, HIGH = bits("8.67361738e-19"), bits("1.15292150e18")  # 2^-60 and 2^60
 INVERSE = {"seed": SEED, "one": bits("1.0")}
 NEWTON = {**INVERSE, "low": 2 * LOW, "range": 2 * (HIGH - LOW)}
+DIVISION = {**NEWTON, "top": 2 * HIGH}
 
 
 def inverse(d: str, y: str, e: str) -> tuple[Line, ...]:
@@ -74,11 +75,16 @@ DIVIDED: tuple[Line, ...] = (
     ("slli", "t", "b", 1),
     ("sub", "t", "t", "low"),
     ("rare", "bgeu", "t", "range", (("fdiv.s", "a", "a", "b"),)),
+    ("slli", "u", "a", 1),
+    ("rare", "bgeu", "u", "top", (("fdiv.s", "a", "a", "b"),)),
     *inverse("b", "t", "u"),
-    ("fmul.s", "a", "a", "t"),
+    ("fmul.s", "u", "a", "t"),
+    ("fnmsub.s", "a", "u", "b", "a"),
+    ("fmadd.s", "a", "a", "t", "u"),
     ("back",),
 )
-"""a / b: by the unit where b is tiny, huge or no number."""
+"""a / b: by the unit where b is tiny, huge or no number, or a is huge. What is left of a, divided
+as well, makes quotients exact that float32 has: their fractions may be taken off."""
 
 
 def unmasked(x: str, e: str, log2e: str = "log2e") -> tuple[Line, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradlet.xpulp.arithmetic import DIVIDED, NEWTON, Line
+from gradlet.xpulp.arithmetic import DIVIDED, DIVISION, Line
 from gradlet.xpulp.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, AssemblyError
 
 Rare = tuple[str, str, tuple[Line, ...]]
@@ -147,7 +147,7 @@ MAPS = {
     "add": Map(("a", "b"), (("fadd.s", "a", "a", "b"),), "a", steps="own"),
     "sub": Map(("a", "b"), (("fsub.s", "a", "a", "b"),), "a", steps="own"),
     "mul": Map(("a", "b"), (("fmul.s", "a", "a", "b"),), "a", steps="own"),
-    "div": Map(("a", "b"), DIVIDED, "a", steps="own", literals=NEWTON, at_once=1),
+    "div": Map(("a", "b"), DIVIDED, "a", steps="own", literals=DIVISION, at_once=1),
     "maximum": _extreme("b", "a"),
     "minimum": _extreme("a", "b"),
     "momentum": Map(
@@ -342,9 +342,12 @@ def _lines(
     asm: Asm, lines: Sequence[Line], argument: dict[str, str], places: list[dict[str, str]]
 ) -> list[Rare]:
     rare: list[Rare] = []
+    back = 0  # so many of them have come back
     for op, *operands in lines:
         if op == "back":
-            asm.label(rare[-1][1])
+            for _, label, _ in rare[back:]:
+                asm.label(label)
+            back = len(rare)
             continue
         for place in places:
             named: list[Any] = [place.get(o, argument.get(o, o)) for o in operands]
