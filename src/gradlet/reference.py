@@ -152,11 +152,11 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     for tensor, magnitude, result in zip(site.outs, magnitudes, results, strict=True):
         roundings = op.roundings(site, tensor)
         growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
-        error = np.abs(np.atleast_1d(magnitude)).astype(np.float64)
+        error = np.abs(np.atleast_1d(magnitude)).astype(np.float64, copy=False)
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
-        steps = DTYPES[tensor.dtype].smallest * (error > 0).astype(np.float32)
+        nonzero = error > 0
         error *= DTYPES[tensor.dtype].unit_roundoff
-        error += steps
+        np.add(error, DTYPES[tensor.dtype].smallest, out=error, where=nonzero)
         error *= growth
         if op.counts and _short((*operands, *_numbers(site)), magnitude):
             error[_in_float32(np.atleast_1d(result))] = 0.0

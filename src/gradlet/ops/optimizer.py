@@ -61,8 +61,11 @@ class Sgd(Update):
         self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         w, g, (lr, weight_decay) = ins
-        w = np.abs(w)
-        return (_sum(np.abs(weight_decay) * w, np.abs(g), np.abs(lr), w),)
+        result, g = np.abs(w), np.abs(g)  # two arrays, no third: see _sum
+        result *= 1 + np.abs(lr * weight_decay)
+        g *= np.abs(lr)
+        result += g
+        return (result,)
 
 
 def _sum(result: Array, g: Array, lr: float, w: Array) -> Array:
