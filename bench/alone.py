@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from gradlet.cache import keep
-from gradlet.plan import Options, Plan, contexts
+from gradlet.planner.planner import Options, Plan, contexts
 from gradlet.sim.build import library
-from gradlet.tune import Settings
-from gradlet.tune.measure import UNLIMITED, Job, measure
-from gradlet.tune.program import build
-from gradlet.tune.search import Search
+from gradlet.support.cache import keep
+from gradlet.tuner.measure import UNLIMITED, Job, measure
+from gradlet.tuner.program import build
+from gradlet.tuner.search import Search
+from gradlet.tuner.tune import Settings
 
 TIMES = 3
 CACHES = ("GRADLET_CACHE",)

@@ -14,7 +14,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from gradlet import compiler, zoo
+from gradlet import zoo
+from gradlet.support import compiler
 
 RESULTS = Path(__file__).parent / "results"
 stderr = Console(stderr=True)

@@ -23,11 +23,11 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import gradlet
-from gradlet.compiler import default
 from gradlet.engines import golden, gvsoc
 from gradlet.engines.device import build_golden
 from gradlet.errors import DoesNotFit
 from gradlet.sim import SimConfig, SimError, simulate
+from gradlet.support.compiler import default
 from tests import architectures_more, architectures_odd
 from tests.modules import draw
 

@@ -17,10 +17,11 @@ from common import finish, parser, stderr
 from rich.table import Table
 
 import gradlet
-from gradlet import compiler, zoo
-from gradlet.emit.project import Project
+from gradlet import zoo
+from gradlet.codegen.project import Project
 from gradlet.engines import host
-from gradlet.recipe import Recipe
+from gradlet.ir.recipe import Recipe
+from gradlet.support import compiler
 
 ROUNDS = 5
 MOST_STEPS = 1000

@@ -13,7 +13,8 @@ from functools import partial
 from common import finish, parser, stderr
 from rich.table import Table
 
-from gradlet import bench, target
+from gradlet.kernels import lab as bench
+from gradlet.targets import target
 
 
 @dataclass(frozen=True)

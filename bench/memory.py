@@ -12,8 +12,9 @@ from common import finish, parser, stderr
 from rich.table import Table
 
 import gradlet
-from gradlet import target, zoo
-from gradlet.recipe import Recipe
+from gradlet import zoo
+from gradlet.ir.recipe import Recipe
+from gradlet.targets import target
 
 BATCHES = (1, 8)
 UPDATES = ("all", "last:1")

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 import gradlet
-from gradlet.emit.view import parameter_count
+from gradlet.codegen.view import parameter_count
 from gradlet.errors import DoesNotFit, InternalError
-from gradlet.verify import Verdict
+from gradlet.verifier.verify import Verdict
 
 TARGETS: dict[str, dict[str, Any]] = {
     "host": {"target": "host"},

@@ -14,12 +14,12 @@ import numpy as np
 from common import finish, parser, stderr
 from rich.table import Table
 
-from gradlet import target
-from gradlet.builder import GraphBuilder
-from gradlet.graph import Attrs, Graph
-from gradlet.plan import check_plan, plan
-from gradlet.recipe import Recipe
-from gradlet.train import train
+from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.graph import Attrs, Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.planner import check_plan, plan
+from gradlet.targets import target
+from gradlet.training.autodiff import train
 
 KINDS = ("chain", "residual")
 NODES = (10, 30, 100, 300, 1000)

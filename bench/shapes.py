@@ -15,9 +15,9 @@ import pytest
 from common import finish, parser
 from rich.table import Table
 
-from gradlet import kernels
-from gradlet.kernels import Kernel
-from gradlet.trial import Trial
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
 
 TESTS = Path(__file__).parent.parent / "tests" / "xpulp"
 ASKED = 1000

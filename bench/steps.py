@@ -14,7 +14,7 @@ from common import finish, parser, stderr
 from rich.table import Table
 
 import gradlet
-from gradlet.tuning import tune_project
+from gradlet.tuner.project import tune_project
 
 CASES = (
     ("tutorial-cnn", "256k", 8),

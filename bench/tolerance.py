@@ -23,10 +23,10 @@ from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.emit.oracle import oracle_source
-from gradlet.graph import Array, Graph
-from gradlet.recipe import Recipe
-from gradlet.tolerance import CAREFUL, GOLDEN, QUICK, Expectation, Rule, expect
+from gradlet.codegen.oracle import oracle_source
+from gradlet.ir.graph import Array, Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.tolerance import CAREFUL, GOLDEN, QUICK, Expectation, Rule, expect
 
 RULES = {"quick": QUICK, "careful": CAREFUL, "golden": GOLDEN}
 FACTORS = (1e-3, 1e-4, 1e-5)

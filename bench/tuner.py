@@ -31,11 +31,11 @@ from common import finish, parser, stderr
 from rich.table import Table
 
 import gradlet
-from gradlet import target
-from gradlet.plan import Plan, plan
-from gradlet.tune import Settings, Tuned, tune
-from gradlet.tune.cache import Cache
-from gradlet.tuning import tune_project
+from gradlet.planner.planner import Plan, plan
+from gradlet.targets import target
+from gradlet.tuner.cache import Cache
+from gradlet.tuner.project import tune_project
+from gradlet.tuner.tune import Settings, Tuned, tune
 
 FARTHEST = {"mobilenet-v1-025": {"L3": "8M"}}
 NETWORKS = (("ds-cnn", "64k"), ("resnet8", "64k"))

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradlet.builder import GraphBuilder
-from gradlet.graph import Array, Graph, Shape, Site
+from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.graph import Array, Graph, Shape, Site
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import Op, integer
-from gradlet.ops.losses import LOSSES, WEIGHTED_BY
-from gradlet.ops.tiling import Box
-from gradlet.recipe import Recipe
-from gradlet.train import train
+from gradlet.ops.learning.labels import LOSSES, WEIGHTED_BY
+from gradlet.ops.lib.tiling import Box
+from gradlet.training.autodiff import train
 from tests.cases import Case
 
 
@@ -116,7 +116,7 @@ def tile_operands(
 
 def torch_forward(case: Case, values: list[Any]) -> tuple[Any, ...]:
     """All results of the case's op by its own PyTorch spelling."""
-    from gradlet.emit.oracle import HEAD
+    from gradlet.codegen.oracle import HEAD
 
     names = [f"v{index}" for index in range(len(values))]
     space: dict[str, Any] = dict(zip(names, values, strict=True))

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradlet.recipe import Loss, Recipe
+from gradlet.ir.recipe import Loss, Recipe
 from tests import module_layers, module_usual
 from tests.module_base import MAPS, ROWS, RandomModule
 from tests.module_inputs import USES, whole_numbers

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.builder import GraphBuilder
-from gradlet.graph import Array, Attrs, Graph, Shape
-from gradlet.ops.losses import LABELLED, LOSSES
-from gradlet.recipe import Recipe
-from gradlet.train import _needs_gradient, train
+from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.graph import Array, Attrs, Graph, Shape
+from gradlet.ir.recipe import Recipe
+from gradlet.ops.learning.labels import LABELLED, LOSSES
+from gradlet.training.autodiff import _needs_gradient, train
 
 Grown = Callable[["Network", str], str]
 KINDS: list[Grown] = []

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradlet import kernels
-from gradlet.builder import GraphBuilder
-from gradlet.graph import Graph, Site
+from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.graph import Graph, Site
+from gradlet.kernels import catalogue as kernels
 from gradlet.ops import ONNX, OPS, TOML, TORCH, Op
-from gradlet.ops.optimizer import Update
-from gradlet.train import _BackwardEmitter
+from gradlet.ops.learning.optimizer import Update
+from gradlet.training.autodiff import _BackwardEmitter
 from tests.cases import CASES
 from tests.helpers import op_graph, op_training_graph
 

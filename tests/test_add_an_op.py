@@ -15,14 +15,14 @@ import torch
 from torch import nn
 
 import gradlet
-from gradlet import kernels
 from gradlet.api import training_graph
-from gradlet.capture.onnx import capture_onnx
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.ir.recipe import Recipe
+from gradlet.kernels import catalogue as kernels
 from gradlet.ops import ONNX, OPS, TORCH
-from gradlet.plan import plan
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
-from gradlet.target import load as load_target
+from gradlet.oracle.interpreter import run_reference
+from gradlet.planner.planner import plan
+from gradlet.targets.target import load as load_target
 from tests import test_ops, test_tiling
 from tests.helpers import op_training_graph
 
@@ -39,13 +39,15 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any,
     """The op registered and its kernels in the catalogue, for one test; its rows of the table."""
     files = blocks()
     folder = tmp_path / "kernels"
-    shutil.copytree(kernels.FOLDER, folder)
+    shutil.copytree(kernels.FAMILIES, folder)
     for path, text in files.items():
-        if path.startswith("c/kernels/"):
-            (folder / Path(path).name).write_text(text)
+        if path.startswith("kernels/families/"):
+            place = folder / Path(path).relative_to("kernels/families")
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(text)
     tables: tuple[dict[str, Any], ...] = (OPS, TORCH, ONNX)
     known = [set(table) for table in tables]
-    monkeypatch.setattr(kernels, "FOLDER", folder)
+    monkeypatch.setattr(kernels, "FAMILIES", folder)
     _forget()
     exec(compile(files["ops/asinh.py"], "ops/asinh.py", "exec"), {"__name__": "asinh"})
     space: dict[str, Any] = {}

@@ -11,29 +11,26 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "gradlet"
-ROAD = (
-    "capture",
-    "train",
-    "plan",
-    "tune",
-    "emit",
-    "engines",
-    "shipped",
-    "torch_oracle",
-    "in_float64",
-    "verify",
-    "report",
+ROOMS = (
+    ("errors",),
+    ("support",),
+    ("sim", "stack_use", "zoo"),
+    ("ir", "ops"),  # an op is described in terms of graphs, a graph is checked by its ops
+    ("targets", "runtime"),
+    ("oracle",),
+    ("kernels",),
+    ("frontends",),
+    ("training",),
+    ("planner",),
+    ("codegen",),
+    ("engines",),
+    ("tuner",),
+    ("verifier",),
+    ("reports",),
 )
-DOORS = (
-    "__init__",
-    "api",
-    "cli",
-    "doctor",
-    "__main__",
-    "cli_tune",
-    "tuning",
-    "tuning_layer",
-)  # may see every stage
+"""In the order in which data flows; a room imports from those before it and from its neighbours."""
+DOORS = ("__init__", "__main__", "api", "cli")
+"""They may see every room."""
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -47,7 +44,7 @@ def tracked(*patterns: str) -> list[Path]:
     return [ROOT / line for line in listing.stdout.splitlines() if (ROOT / line).is_file()]
 
 
-def stage_of(module: str) -> str:
+def room_of(module: str) -> str:
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[0] == "gradlet" else ""
 
@@ -63,18 +60,28 @@ def imports(path: Path) -> list[str]:
     return names
 
 
+def test_every_folder_is_a_room() -> None:
+    rooms = {name for names in ROOMS for name in names}
+    there = {path.name.removesuffix(".py") for path in SOURCE.iterdir() if path.suffix != ".typed"}
+    assert there - {"__pycache__"} == rooms | set(DOORS)
+
+
+def test_rooms_are_small() -> None:
+    for folder in {path.parent for path in SOURCE.rglob("*.py")}:
+        assert len(list(folder.glob("*.py"))) <= 30, folder
+
+
 @pytest.mark.parametrize(
     "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
 )
-def test_no_stage_imports_from_a_later_one(path: Path) -> None:
+def test_no_room_imports_from_a_later_one(path: Path) -> None:
     own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     if own in DOORS:
         return
-    allowed = ROAD[: ROAD.index(own) + 1] if own in ROAD else ()
+    rank = next(n for n, names in enumerate(ROOMS) if own in names)
+    allowed = {name for names in ROOMS[: rank + 1] for name in names} - {"", *DOORS}
     for name in imports(path):
-        stage = stage_of(name)
-        if stage in (*ROAD, *DOORS[1:]):
-            assert stage in allowed, f"{path.name} imports {name}"
+        assert room_of(name) in {"", "__version__", *allowed}, f"imports {name}"
 
 
 def test_temporary_files_are_where_the_next_run_finds_them() -> None:
@@ -86,43 +93,48 @@ def test_temporary_files_are_where_the_next_run_finds_them() -> None:
 
 def test_the_plan_checker_uses_nothing_of_the_planner() -> None:
     """Values, but nothing that makes or walks them."""
-    files = sorted((SOURCE / "plan").glob("check*.py"))
-    used = {name for path in files for name in imports(path) if "gradlet.plan" in name}
+    files = sorted((SOURCE / "planner" / "check").glob("*.py"))
+    used = {name for path in files for name in imports(path) if "gradlet.planner.planner" in name}
     assert used <= {
-        "gradlet.plan.check_tiles",
-        *(f"gradlet.plan.check_tiles.{n}" for n in ("TileReplay", "early_faults")),
-        "gradlet.plan.check_overlap",
-        "gradlet.plan.check_overlap.overlap_faults",
-        "gradlet.plan.check_ops",
+        "gradlet.planner.check.tiles",
+        *(f"gradlet.planner.check.tiles.{n}" for n in ("TileReplay", "early_faults")),
+        "gradlet.planner.check.overlap",
+        "gradlet.planner.check.overlap.overlap_faults",
+        "gradlet.planner.check.ops",
         *(
-            f"gradlet.plan.check_ops.{kind}_faults"
+            f"gradlet.planner.check.ops.{kind}_faults"
             for kind in ("back", "follow", "loss", "rider", "tiling")
         ),
-        "gradlet.plan.model",
-        *(f"gradlet.plan.model.{n}" for n in ("Buffer", "Call", "Plan")),
-        "gradlet.plan.tiling",
-        *(f"gradlet.plan.tiling.{n}" for n in ("Tiling", "Window")),
+        "gradlet.planner.model",
+        *(f"gradlet.planner.model.{n}" for n in ("Buffer", "Call", "Plan")),
+        "gradlet.planner.tiling",
+        *(f"gradlet.planner.tiling.{n}" for n in ("Tiling", "Window")),
     }
 
 
 def test_the_graph_checker_uses_nothing_of_the_builders() -> None:
-    used = imports(SOURCE / "graph_check.py")
+    used = imports(SOURCE / "ir" / "check.py")
     assert not any(
-        name.startswith(("gradlet.builder", "gradlet.capture", "gradlet.train")) for name in used
+        name.startswith(("gradlet.ir.builder", "gradlet.frontends", "gradlet.training"))
+        for name in used
     )
 
 
 def test_the_onnx_oracle_uses_nothing_of_capture() -> None:
     """It stands for the file: no op of ours, no walk over nodes that capture shares."""
-    files = sorted((SOURCE / "capture" / "onnx_oracle").glob("*.py"))
+    files = sorted((SOURCE / "frontends" / "onnx" / "oracle").glob("*.py"))
     used = {name for path in files for name in imports(path) if name.startswith("gradlet.")}
-    foreign = {name for name in used if not name.startswith("gradlet.capture.onnx_oracle")}
+    foreign = {name for name in used if not name.startswith("gradlet.frontends.onnx.oracle")}
     assert files
     assert foreign <= {
-        "gradlet.capture.record_modes",
-        "gradlet.capture.record_modes.Refused",
-        *("gradlet.extras", "gradlet.extras.require_onnx", "gradlet.extras.require_torch"),
-        *("gradlet.graph", "gradlet.graph.Array"),
+        "gradlet.frontends.recording_modes",
+        "gradlet.frontends.recording_modes.Refused",
+        *(
+            "gradlet.support.extras",
+            "gradlet.support.extras.require_onnx",
+            "gradlet.support.extras.require_torch",
+        ),
+        *("gradlet.ir.graph", "gradlet.ir.graph.Array"),
     }
 
 

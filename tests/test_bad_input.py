@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradlet import cli_errors
-from gradlet.cli import app
+from gradlet.cli import failures as cli_errors
+from gradlet.cli.main import app
 from gradlet.errors import GradletError, InternalError
 from gradlet.sim import SimConfig, SimError
 from gradlet.sim.binding import Machine
 from gradlet.sim.config import LIMITS
-from gradlet.target import load, simulator_options
+from gradlet.targets.target import load, simulator_options
 from tests.bad_input import cases, outcome
 
 SAMPLE = 45

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 import gradlet
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines import host, sim
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
+from gradlet.ir.recipe import Recipe
 
 BAD = (4, -1, 2**31 - 1, -(2**31), 1000, -99)
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import gradlet
-from gradlet.capture.batch_norms import MODES
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
+from gradlet.frontends.passes.batch_norms import MODES
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
 from tests.test_module_oracle import assert_same, recorded_from
 
 
@@ -92,7 +92,7 @@ def test_what_the_user_hears() -> None:
     with pytest.raises(GradletError, match="--bn froze: batch norms can be train, frozen, recal"):
         gradlet.capture(Norms(), example(1), bn="froze")
     captured = gradlet.capture(Norms(), example(2))
-    with pytest.raises(GradletError, match=r"gradlet.capture\(..., bn='frozen'\)"):
+    with pytest.raises(GradletError, match=r"gradlet.frontends.capture\(..., bn='frozen'\)"):
         gradlet.training_graph(captured, Recipe(bn="frozen"))
 
 

@@ -10,13 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradlet import bench, kernels, target
-from gradlet.kernels import Kernel
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import lab as bench
+from gradlet.kernels.catalogue import Kernel
+from gradlet.targets import target
 
 
 def gradlet(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gradlet.cli", "bench", *arguments],
+        [sys.executable, "-m", "gradlet.cli.main", "bench", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -16,15 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from gradlet import cache, compiler
 from gradlet.sim import build
-from gradlet.tune.cache import Cache
+from gradlet.support import cache, compiler
+from gradlet.tuner.cache import Cache
 
 SOURCE = Path(__file__).parent.parent / "src"
 COMPILE = """
 import ctypes, sys
 from pathlib import Path
-from gradlet import cache, compiler
+from gradlet.support import cache
+from gradlet.support import compiler
 
 folder = Path(sys.argv[1])
 (folder / "one.c").write_text("int three(void) { return 3; }\\n")
@@ -230,7 +231,7 @@ def test_measurements_damaged_while_they_are_used(tmp_path: Path) -> None:
 
 HOLD = """
 import subprocess, sys
-from gradlet import cache
+from gradlet.support import cache
 with cache.scratch_folder() as folder:
     child = subprocess.Popen(["sleep", "60"], pass_fds=cache.held_by(folder))
     print(folder, child.pid, flush=True)

@@ -13,13 +13,13 @@ from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import TORCH, Emitter, Op
-from gradlet.recipe import Recipe
-from gradlet.reference import before_last_micro_batch, run_reference
-from gradlet.tolerance import CAREFUL, QUICK, expect
-from gradlet.undetermined import determined, expect_nodes, first_undetermined
+from gradlet.oracle.interpreter import before_last_micro_batch, run_reference
+from gradlet.oracle.tolerance import CAREFUL, QUICK, expect
+from gradlet.oracle.undetermined import determined, expect_nodes, first_undetermined
 
 
 class Sines(nn.Module):

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
-from gradlet import compiler
 from gradlet.api import training_graph
-from gradlet.capture import Captured
-from gradlet.capture.torch import capture_module
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines import host
 from gradlet.errors import GradletError
-from gradlet.graph import Array
+from gradlet.frontends.capture import Captured
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.graph import Array
+from gradlet.ir.recipe import Recipe
 from gradlet.ops.dropout import kept
-from gradlet.plan import plan
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
-from gradlet.target import load as load_target
+from gradlet.oracle.interpreter import run_reference
+from gradlet.planner.planner import plan
+from gradlet.support import compiler
+from gradlet.targets.target import load as load_target
 
 
 def mask(p: float, count: int, *, seed: int = 0, step: int = 0, salt: int = 0) -> Array:

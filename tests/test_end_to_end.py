@@ -12,16 +12,17 @@ import pytest
 import torch
 
 import gradlet
-from gradlet import compiler, zoo
+from gradlet import zoo
 from gradlet.api import training_graph
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines import host
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
-from gradlet.plan import Options, plan
-from gradlet.recipe import Recipe
-from gradlet.target import load as load_target
+from gradlet.planner.planner import Options, plan
+from gradlet.support import compiler
+from gradlet.targets.target import load as load_target
 from tests.models import MODELS
 
 ZOO = (

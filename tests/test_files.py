@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet import failure, files
-from gradlet.emit.install import recover
+from gradlet.codegen.install import recover
 from gradlet.errors import GradletError
-from gradlet.files import write_output, write_whole
+from gradlet.support import files
+from gradlet.support.files import write_output, write_whole
+from gradlet.verifier import failure
 
 
 def ours(content: bytes) -> bool:

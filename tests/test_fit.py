@@ -17,10 +17,10 @@ import gradlet
 from gradlet.api import Request
 from gradlet.engines import host
 from gradlet.errors import DoesNotFit
-from gradlet.plan import Options
-from gradlet.recipe import Recipe
-from gradlet.report.fit import explain
-from gradlet.target import parse_size
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.planner import Options
+from gradlet.reports.fit import explain
+from gradlet.targets.target import parse_size
 from tests.test_cli import gradlet as command
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from gradlet.emit import install
-from gradlet.emit.folder import MANIFEST, changes, contents, replaceable, sealed
-from gradlet.emit.install import recover, refuse_foreign, write_folder
+from gradlet.codegen import install
+from gradlet.codegen.folder import MANIFEST, changes, contents, replaceable, sealed
+from gradlet.codegen.install import recover, refuse_foreign, write_folder
 from gradlet.errors import GradletError
-from gradlet.files import exchange, locked
+from gradlet.support.files import exchange, locked
 from tests.interruptions.follow import Follower, killed_at
 
 

@@ -7,11 +7,14 @@ import sys
 
 import pytest
 
-from gradlet import bench, cli_bench, cli_options, cli_tune
-from gradlet.ops.losses import LOSSES
-from gradlet.tune import Settings
+from gradlet.cli import bench as cli_bench
+from gradlet.cli import options as cli_options
+from gradlet.cli import tune as cli_tune
+from gradlet.kernels import lab as bench
+from gradlet.ops.learning.labels import LOSSES
+from gradlet.tuner.tune import Settings
 
-HEAVY = ("torch", "onnx", "numpy", "jinja2", "cffi", "gradlet.ops", "gradlet.plan")
+HEAVY = ("torch", "onnx", "numpy", "jinja2", "cffi", "gradlet.ops", "gradlet.planner.planner")
 
 
 def loaded(code: str) -> set[str]:

@@ -18,19 +18,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradlet import compiler, kernels
-from gradlet.graph import Array, Site
-from gradlet.kernels import Kernel
+from gradlet.ir.graph import Array, Site
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
 from gradlet.ops import OPS
 from gradlet.ops.base import Size, ints
-from gradlet.ops.optimizer import Update, update_op
-from gradlet.ops.tiling import boxes
-from gradlet.reference import _spread, run_reference
-from gradlet.tolerance import MARGIN
+from gradlet.ops.learning.optimizer import Update, update_op
+from gradlet.ops.lib.tiling import boxes
+from gradlet.oracle.interpreter import _spread, run_reference
+from gradlet.oracle.tolerance import MARGIN
+from gradlet.runtime import includes
+from gradlet.support import compiler
 from tests.cases import CASES, Case, random_cases
 from tests.helpers import op_training_graph, tile_operands
 
-RUNTIME = Path(kernels.FOLDER).parent / "runtime"
 TEAMS = (1, 2, 3, 8)
 ALL = list(kernels.kernels())
 
@@ -197,7 +198,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sources.append(folder / f"{kernel.name}.c")
         sources[-1].write_text(kernels.render(kernel))
     return compiler.build_library(
-        sources, folder / "all.so", include=[folder, RUNTIME], sanitize=True
+        sources, folder / "all.so", include=[folder, *includes("host")], sanitize=True
     )
 
 
@@ -381,7 +382,9 @@ def test_every_kernel_compiles_without_a_warning(tool: Any, tmp_path: Path) -> N
     for kernel in ALL:
         sources.append(tmp_path / f"{kernel.name}.c")
         sources[-1].write_text(kernels.render(kernel))
-    compiler.build_library(sources, tmp_path / "all.so", include=[tmp_path, RUNTIME], compiler=tool)
+    compiler.build_library(
+        sources, tmp_path / "all.so", include=[tmp_path, *includes("host")], compiler=tool
+    )
 
 
 @pytest.mark.parametrize("expression", ["__import__('os')", "a.b", "f(1)", "[1]", "a < b < c"])

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 import gradlet
 from gradlet import zoo
 from gradlet.api import training_graph
-from gradlet.capture import Captured
-from gradlet.capture.layout import lay_out
-from gradlet.capture.order import Placing, through
 from gradlet.engines import host
 from gradlet.errors import GradletError
-from gradlet.graph import Array, Graph
-from gradlet.plan import plan
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
-from gradlet.target import load as load_target
+from gradlet.frontends.capture import Captured
+from gradlet.frontends.passes.layout import lay_out
+from gradlet.frontends.passes.layout_order import Placing, through
+from gradlet.ir.graph import Array, Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
+from gradlet.planner.planner import plan
+from gradlet.targets.target import load as load_target
 from tests.capture.test_onnx_export import EXPORTERS, _export
 from tests.layout_models import LAYOUT_MODELS, TRANSPOSES
 from tests.models import MODELS

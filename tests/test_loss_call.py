@@ -14,10 +14,10 @@ from torch import nn
 import gradlet
 from gradlet.api import training_graph
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
-from gradlet.plan import Call, Options, Plan, check_plan, plan
-from gradlet.recipe import Recipe
-from gradlet.target import load as load_target
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.planner import Call, Options, Plan, check_plan, plan
+from gradlet.targets.target import load as load_target
 
 
 def network(batch: int = 1) -> tuple[nn.Module, torch.Tensor]:

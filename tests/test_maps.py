@@ -10,7 +10,7 @@ from torch import nn
 
 import gradlet
 from gradlet.errors import GradletError
-from gradlet.kernels import catalogue
+from gradlet.kernels.catalogue import catalogue
 from tests.test_end_to_end import break_file, project_of
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gradlet import compiler
-from gradlet.graph import Array
+from gradlet.ir.graph import Array
+from gradlet.runtime import includes
+from gradlet.support import compiler
 
-RUNTIME = Path(compiler.__file__).parent / "c" / "runtime"
 SOURCE = """
 #include "gl.h"
 static gl_range share(int id, int of, int n) { gl_core me = {id, of}; return gl_share(me, n); }
@@ -37,7 +36,7 @@ MANY = """void many_{0}(float *y, const float *x, int n)
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("math")
     (folder / "math.c").write_text(SOURCE + "".join(map(MANY.format, FUNCTIONS)))
-    path = compiler.build_library([folder / "math.c"], folder / "math.so", include=[RUNTIME])
+    path = compiler.build_library([folder / "math.c"], folder / "math.so", include=includes("host"))
     return ctypes.CDLL(str(path))
 
 

@@ -15,10 +15,10 @@ from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.plan import plan
-from gradlet.recipe import Recipe
-from gradlet.report import MemoryReport, memory_report
-from gradlet.target import load as load_target
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.planner import plan
+from gradlet.reports import MemoryReport, memory_report
+from gradlet.targets.target import load as load_target
 from tests.models import MODELS
 from tests.test_cli import MODEL
 from tests.test_cli import gradlet as command

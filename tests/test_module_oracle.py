@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 import gradlet
 from gradlet.api import Captured, _aims, training_graph
-from gradlet.capture.record import record
-from gradlet.emit.project import Project
-from gradlet.graph import Graph
+from gradlet.codegen.project import Project
+from gradlet.frontends.recording import record
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import TORCH
-from gradlet.recipe import Recipe
-from gradlet.recorded import FILE, Recording
-from gradlet.reference import run_reference
+from gradlet.oracle.interpreter import run_reference
+from gradlet.oracle.recording import FILE, Recording
 from tests.models import MODELS
 
 
@@ -61,7 +61,7 @@ def recorded_from(
 
 def assert_same(recording: Recording, graph: Graph) -> None:
     """The graph's own reference, in float64, does what the module does."""
-    from gradlet.recorded import digest
+    from gradlet.oracle.recording import digest
 
     assert not recording.absent
     assert set(recording.tensors.values()) >= set(graph.trained)
@@ -267,7 +267,7 @@ def test_a_mistake_that_graph_and_oracle_share_is_seen(
 
 def test_merged_names_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two layers of one shape that share a weight by mistake."""
-    from gradlet.capture.torch import _TorchImporter
+    from gradlet.frontends.torch.program import _TorchImporter
 
     module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     module[2].load_state_dict(module[0].state_dict())

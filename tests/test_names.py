@@ -21,9 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import gradlet
-from gradlet.emit.names import comment, identifiers, string
-from gradlet.emit.project import Project
-from gradlet.recipe import Recipe
+from gradlet.codegen.names import comment, identifiers, string
+from gradlet.codegen.project import Project
+from gradlet.ir.recipe import Recipe
 
 ADAM = Recipe(loss="mse", optimizer="adam", clip_norm=0.5, accumulate=2, lr=0.01)
 SGD = Recipe(loss="mse", lr=0.05)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradlet import noise
-from gradlet.compiler import available
-from gradlet.graph import Array
+from gradlet.ir.graph import Array
+from gradlet.oracle import noise
+from gradlet.support.compiler import available
 
 STRANGE = (0.0, -0.0, 1e-45, 1e-320, 3e38, 1e39, -1e300, np.inf, -np.inf, np.nan)
 

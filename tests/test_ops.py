@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from gradlet.graph import Array, Graph, Node, Site
-from gradlet.graph_check import check_graph
+from gradlet.ir.check import check_graph
+from gradlet.ir.graph import Array, Graph, Node, Site
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis
-from gradlet.ops.losses import LOSSES
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
-from gradlet.train import train
+from gradlet.ops.learning.labels import LOSSES
+from gradlet.oracle.interpreter import run_reference
+from gradlet.training.autodiff import train
 from tests.cases import CASES, Case, random_cases
 from tests.helpers import double, op_graph, op_training_graph, operands, torch_forward
 

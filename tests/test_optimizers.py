@@ -12,15 +12,16 @@ import torch
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet import compiler
-from gradlet.builder import GraphBuilder
-from gradlet.cli import app
+from gradlet.cli.main import app
 from gradlet.engines import host
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
-from gradlet.ops.optimizer import clip_of
-from gradlet.recipe import Recipe
-from gradlet.train import train
+from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.ops.learning.optimizer import clip_of
+from gradlet.runtime import includes
+from gradlet.support import compiler
+from gradlet.training.autodiff import train
 from tests.test_end_to_end import assert_passes, break_file, project_of
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -202,8 +203,9 @@ float warmup(float rate, int step, int n) { return gl_rate_warmup(rate, step, n)
 def schedules(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("schedule")
     (folder / "schedule.c").write_text(SCHEDULES)
-    runtime = Path(compiler.__file__).parent / "c" / "runtime"
-    path = compiler.build_library([folder / "schedule.c"], folder / "s.so", include=[runtime])
+    path = compiler.build_library(
+        [folder / "schedule.c"], folder / "s.so", include=includes("host")
+    )
     return ctypes.CDLL(str(path))
 
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 import gradlet
 from gradlet.api import training_graph
 from gradlet.errors import DoesNotFit, GradletError
-from gradlet.graph import Graph
-from gradlet.plan import Options, Plan, check_plan, plan
-from gradlet.plan.order import ordered_units
-from gradlet.plan.place import Request, lower_bound, place
-from gradlet.recipe import Recipe
-from gradlet.target import load as load_target
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.memory.place import Request, lower_bound, place
+from gradlet.planner.planner import Options, Plan, check_plan, plan
+from gradlet.planner.schedule import ordered_units
+from gradlet.targets.target import load as load_target
 from tests.models import MODELS
 
 

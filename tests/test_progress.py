@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import gradlet
-from gradlet.cli_progress import PATIENCE, Line
-from gradlet.progress import counted, watched
+from gradlet.cli.progress import PATIENCE, Line
+from gradlet.support.progress import counted, watched
 
 
 class Clock:

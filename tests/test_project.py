@@ -16,20 +16,20 @@ import torch
 from torch import nn
 
 import gradlet
-from gradlet import compiler
 from gradlet.api import training_graph
-from gradlet.emit.names import identifiers, literal
-from gradlet.emit.project import Project
+from gradlet.codegen.names import identifiers, literal
+from gradlet.codegen.project import Project
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
+from gradlet.ir.recipe import Recipe
+from gradlet.support import compiler
 from tests.models import MODELS
 
 
 def built(folder: Path, name: str = "lenet", prefix: str = "net", **recipe: int) -> Project:
     captured = gradlet.capture(*MODELS[name](), name=name)
     graph = training_graph(captured, Recipe(**recipe))  # type: ignore[arg-type]
-    from gradlet.plan import plan
-    from gradlet.target import load
+    from gradlet.planner.planner import plan
+    from gradlet.targets.target import load
 
     return gradlet.emit(plan(graph, load("host", cores=2), prefix=prefix), folder)
 
@@ -273,8 +273,8 @@ def test_odd_parameter_names_become_c_names(tmp_path: Path) -> None:
             return y
 
     captured = gradlet.capture(Odd(), (torch.randn(2, 3),), name="*/ #include <evil>")
-    from gradlet.plan import plan
-    from gradlet.target import load
+    from gradlet.planner.planner import plan
+    from gradlet.targets.target import load
 
     graph = training_graph(captured)
     verdict = gradlet.verify(gradlet.emit(plan(graph, load("host")), tmp_path / "p"), steps=2)

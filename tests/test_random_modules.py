@@ -12,7 +12,7 @@ import torch
 
 import gradlet
 from gradlet.api import Request
-from gradlet.plan import Options
+from gradlet.planner.planner import Options
 from tests.module_base import MAPS, ROWS
 from tests.module_inputs import USES
 from tests.module_weights import FORMS

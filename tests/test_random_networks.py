@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import gradlet
-from gradlet.graph import Graph
+from gradlet.ir.graph import Graph
 from gradlet.ops import OPS
-from gradlet.plan import plan
-from gradlet.reference import run_reference
-from gradlet.target import load as load_target
-from gradlet.torch_oracle import run_oracle
+from gradlet.oracle.interpreter import run_reference
+from gradlet.planner.planner import plan
+from gradlet.targets.target import load as load_target
+from gradlet.verifier.torch_oracle import run_oracle
 from tests.networks import network
 
 COUNT, BATCH = 1000, 100

@@ -13,9 +13,9 @@ from torch import nn
 import gradlet
 from gradlet.engines import host
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
-from gradlet.selection import select, select_rows
-from gradlet.train import train
+from gradlet.ir.recipe import Recipe
+from gradlet.training.autodiff import train
+from gradlet.training.selection import select, select_rows
 from tests.test_sparse_update import network, planned, request, rows_of
 
 ROWS = {"0.0": (1, 3), "1.0": (0, 4), "2.0": (3, 4), "4": (1, 3)}

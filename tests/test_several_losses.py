@@ -15,9 +15,9 @@ from torch.nn import functional
 import gradlet
 from gradlet import GradletError, Loss, Recipe
 from gradlet.api import Request, training_graph
-from gradlet.graph import Graph
-from gradlet.recipe import outputs_of, parse_losses
-from gradlet.reference import run_reference
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import outputs_of, parse_losses
+from gradlet.oracle.interpreter import run_reference
 
 
 class Heads(nn.Module):

@@ -11,9 +11,9 @@ from torch import nn
 
 import gradlet
 from gradlet.api import Request
-from gradlet.plan.model import Plan
-from gradlet.recipe import Recipe
-from gradlet.report import memory_report
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.model import Plan
+from gradlet.reports import memory_report
 
 
 def network() -> tuple[nn.Module, Any]:

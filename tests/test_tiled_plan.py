@@ -17,12 +17,12 @@ import gradlet
 from gradlet import zoo
 from gradlet.engines import device
 from gradlet.errors import DoesNotFit, GradletError
-from gradlet.graph import Graph
-from gradlet.plan import Options, Plan, Wish, check_plan, plan
-from gradlet.plan.table import table_bytes
-from gradlet.plan.tiling import TileAxis, Tiling, Window
+from gradlet.ir.graph import Graph
+from gradlet.planner.planner import Options, Plan, Wish, check_plan, plan
+from gradlet.planner.tile.table import table_bytes
+from gradlet.planner.tiling import TileAxis, Tiling, Window
 from gradlet.sim import Symbols
-from gradlet.target import load as load_target
+from gradlet.targets.target import load as load_target
 from tests.pulp.support import model_graph, zoo_graph
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradlet.graph import Array, Site
-from gradlet.kernels import catalogue
+from gradlet.ir.graph import Array, Site
+from gradlet.kernels.catalogue import catalogue
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size
-from gradlet.ops.tiling import Box, Ranges, boxes
-from gradlet.ops.window import Window
-from gradlet.reference import run_reference
+from gradlet.ops.lib.tiling import Box, Ranges, boxes
+from gradlet.ops.lib.window import Window
+from gradlet.oracle.interpreter import run_reference
 from tests.cases import CASES, Case, random_cases
 from tests.helpers import op_training_graph, place_of, tile_operands
 

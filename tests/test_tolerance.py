@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 import gradlet
-from gradlet import tolerance
 from gradlet.api import training_graph
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import TORCH, Emitter, Op
-from gradlet.recipe import Recipe
-from gradlet.reference import Disturbance, run_reference
-from gradlet.tolerance import CAREFUL, QUICK, expect, normal_bound, student_bound
+from gradlet.oracle import tolerance
+from gradlet.oracle.interpreter import Disturbance, run_reference
+from gradlet.oracle.tolerance import CAREFUL, QUICK, expect, normal_bound, student_bound
 from tests.test_project import cc, run
 
 
@@ -86,7 +86,7 @@ def test_a_program_that_rounds_as_it_may_is_never_wrong_by_many_draws() -> None:
 def test_in_doubt_verify_draws_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = trained(tmp_path / "p", 0.01)
     drawn: list[int] = []
-    verify = sys.modules["gradlet.verify"]  # the function hides the module
+    verify = sys.modules["gradlet.verifier.verify"]  # the function hides the module
 
     def counted(*args: object, **options: object) -> object:
         drawn.append(options.get("rule", QUICK).draws)  # type: ignore[attr-defined]

@@ -14,11 +14,11 @@ from torch import nn
 import gradlet
 from gradlet.api import training_graph
 from gradlet.errors import GradletError
-from gradlet.graph import Graph, Node
-from gradlet.graph_check import check_graph
-from gradlet.recipe import Recipe, parse_losses
-from gradlet.selection import select
-from gradlet.train import train
+from gradlet.ir.check import check_graph
+from gradlet.ir.graph import Graph, Node
+from gradlet.ir.recipe import Recipe, parse_losses
+from gradlet.training.autodiff import train
+from gradlet.training.selection import select
 from tests.models import MODELS
 
 

@@ -16,19 +16,20 @@ import distributed
 import pytest
 
 import gradlet
-from gradlet import tune as tuner
-from gradlet import tuning
 from gradlet.engines import sim
 from gradlet.errors import GradletError
-from gradlet.plan import Options, Plan, plan
-from gradlet.target import load as load_target
-from gradlet.tune import Settings, Tuned, Wish, remembered, search, tune
-from gradlet.tune.cache import Cache
-from gradlet.tune.measure import NO_FIT
-from gradlet.tune.pool import Pool
-from gradlet.tune.program import build
-from gradlet.tuning import tune_project
-from gradlet.tuning_layer import STEPS, layer_plan, tune_layer
+from gradlet.planner.planner import Options, Plan, plan
+from gradlet.targets.target import load as load_target
+from gradlet.tuner import project as tuning
+from gradlet.tuner import remembered, search
+from gradlet.tuner import tune as tuner
+from gradlet.tuner.cache import Cache
+from gradlet.tuner.layer import STEPS, layer_plan, tune_layer
+from gradlet.tuner.measure import NO_FIT
+from gradlet.tuner.pool import Pool
+from gradlet.tuner.program import build
+from gradlet.tuner.project import tune_project
+from gradlet.tuner.tune import Settings, Tuned, Wish, tune
 from tests.pulp.support import device_project, model_graph, zoo_graph
 from tests.test_cli import gradlet as command
 
@@ -38,9 +39,9 @@ QUICK = Settings(keep=3, rounds=1, around=2)
 SCRIPT = """
 from pathlib import Path
 import gradlet
-from gradlet.tune import Settings, tune
-from gradlet.tune.cache import Cache
-from gradlet.tune.pool import Pool
+from gradlet.tuner.tune import Settings, tune
+from gradlet.tuner.cache import Cache
+from gradlet.tuner.pool import Pool
 print("once")
 pool = Pool(2)
 calls = [call.name for call in gradlet.load("p").plan.calls if call.tiling][:3]

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 import gradlet
 from gradlet.api import training_graph
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
-from gradlet.plan import Options, Plan, check_plan, order, plan, ride
-from gradlet.recipe import Recipe
-from gradlet.target import load as load_target
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.planner import schedule as order
+from gradlet.planner.fuse import bias_gradient as ride
+from gradlet.planner.planner import Options, Plan, check_plan, plan
+from gradlet.targets.target import load as load_target
 
 Forward = Callable[[nn.ParameterDict, Tensor], Tensor]
 

@@ -17,16 +17,16 @@ import torch
 from torch import nn
 
 import gradlet
-from gradlet import compiler
 from gradlet.api import training_graph
-from gradlet.emit.project import Project
-from gradlet.emit.regions import regions
+from gradlet.codegen.project import Project
+from gradlet.codegen.regions import regions
 from gradlet.engines import host
 from gradlet.errors import GradletError
-from gradlet.graph import Array
-from gradlet.plan import Plan, plan
-from gradlet.recipe import Recipe
-from gradlet.target import load
+from gradlet.ir.graph import Array
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.planner import Plan, plan
+from gradlet.support import compiler
+from gradlet.targets.target import load
 from tests.models import MODELS
 
 WAYS = [(), ("WEIGHTS=c",)]
@@ -80,9 +80,9 @@ def arrays_of(
 @pytest.mark.parametrize("name", ["lenet", "words"])
 def test_the_assembler_and_c_hold_the_same_bytes(name: str, tmp_path: Path) -> None:
     """With every compiler; integers among the floats, and numbers that are none, too."""
-    from gradlet.emit.golden import made_up
-    from gradlet.emit.project import project_files
-    from gradlet.recorded import Recording
+    from gradlet.codegen.golden import made_up
+    from gradlet.codegen.project import project_files
+    from gradlet.oracle.recording import Recording
 
     given = odd_numbers(planned(name))
     project = Project(tmp_path / "p", given)

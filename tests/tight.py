@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from gradlet.capture.layout import lay_out
 from gradlet.errors import DoesNotFit
-from gradlet.graph import Graph
-from gradlet.plan import Options, Plan
-from gradlet.plan import plan as plan_data
-from gradlet.target import load as load_target
-from gradlet.train import train
+from gradlet.frontends.passes.layout import lay_out
+from gradlet.ir.graph import Graph
+from gradlet.planner.planner import Options, Plan
+from gradlet.planner.planner import plan as plan_data
+from gradlet.targets.target import load as load_target
+from gradlet.training.autodiff import train
 from tests.networks import drawn
 
 Planner = Callable[..., Plan]

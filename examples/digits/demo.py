@@ -25,7 +25,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import gradlet
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines import host, sim
 from gradlet.engines.model import Run
 

@@ -9,32 +9,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gradlet import target as targets
-from gradlet.capture import Captured, Note
-from gradlet.capture import capture as capture_model
-from gradlet.capture.canonical import moves_as_views
-from gradlet.capture.layout import check_layout, lay_out
-from gradlet.capture.onnx_record import record_onnx
-from gradlet.capture.record import Aim, record
-from gradlet.emit.install import refuse_foreign
-from gradlet.emit.project import Project, emit, load
+from gradlet.codegen.install import refuse_foreign
+from gradlet.codegen.project import Project, emit, load
 from gradlet.engines import gvsoc, host, sim
 from gradlet.engines.device import fitted
 from gradlet.engines.model import Run
 from gradlet.errors import DoesNotFit, GradletError
-from gradlet.graph import Array, Graph
-from gradlet.keywords import told
-from gradlet.objective import output_of, target_kinds
-from gradlet.plan import Options, Plan
-from gradlet.plan import plan as plan_data
-from gradlet.recipe import Loss, Recipe, outputs_of
-from gradlet.recorded import Recording
-from gradlet.report import MemoryReport, memory_report
-from gradlet.report.fit import explain
-from gradlet.train import train
-from gradlet.verify import verify as verify_project
+from gradlet.frontends.capture import Captured, Note
+from gradlet.frontends.capture import capture as capture_model
+from gradlet.frontends.onnx.recording import record_onnx
+from gradlet.frontends.passes.layout import check_layout
+from gradlet.frontends.recording import Aim, record
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Loss, Recipe, outputs_of
+from gradlet.oracle.recording import Recording
+from gradlet.planner.planner import Options, Plan
+from gradlet.planner.planner import plan as plan_data
+from gradlet.reports import MemoryReport, memory_report
+from gradlet.reports.fit import explain
+from gradlet.support.keywords import told
+from gradlet.targets import target as targets
+from gradlet.training.autodiff import train
+from gradlet.training.loss import output_of
+from gradlet.training.prepare import targets_of, training_graph, wished
+from gradlet.verifier.verify import verify as verify_project
 
 __all__ = [
     "Captured",
@@ -131,7 +129,7 @@ class Request:
     def recipe_for(self, captured: Captured) -> Recipe:
         if isinstance(self.recipe, Recipe):
             return self.recipe
-        return (self.recipe or _wished)(captured.defaults)
+        return (self.recipe or wished)(captured.defaults)
 
     def _again(self, captured: Captured, recipe: Recipe, **changes: Any) -> Plan:
         """The plan with some of the wishes otherwise, if it fits."""
@@ -241,33 +239,9 @@ def memory(
     return memory_report(request.plan(fit=False))
 
 
-def training_graph(
-    captured: Captured, recipe: Recipe | None = None, *, layout: str = "chw"
-) -> Graph:
-    """The training graph of a captured model; targets are drawn if none were given.
-
-    With the layout hwc inputs, weights and targets are turned; give them as the model has them.
-    """
-    if recipe is None:
-        recipe = _wished(captured.defaults)
-    if recipe.bn not in ("", captured.bn):
-        raise GradletError(
-            f"the recipe has bn='{recipe.bn}', but batch norms are changed when a model is "
-            f"captured: gradlet.capture(..., bn='{recipe.bn}')"
-        )
-    graph = moves_as_views(lay_out(captured.graph, layout))
-    return train(graph, recipe, _targets(captured, recipe))
-
-
-def _targets(captured: Captured, recipe: Recipe) -> Array | Mapping[str, Array]:
-    if captured.targets is not None:
-        return captured.targets
-    return _drawn_targets(captured.graph, recipe)
-
-
 def _aims(captured: Captured, recipe: Recipe) -> list[Aim]:
     """Losses with what they compare, as the model has it."""
-    targets = _targets(captured, recipe)
+    targets = targets_of(captured, recipe)
     return [
         Aim(
             loss,
@@ -276,31 +250,6 @@ def _aims(captured: Captured, recipe: Recipe) -> list[Aim]:
         )
         for loss in recipe.all_losses()
     ]
-
-
-def _wished(defaults: Mapping[str, Any]) -> Recipe:
-    """The model's own wishes, then the defaults."""
-    known = {k: v for k, v in defaults.items() if k in Recipe.__dataclass_fields__}
-    return replace(Recipe(), **known)
-
-
-def _drawn_targets(graph: Graph, recipe: Recipe) -> dict[str, Array]:
-    """Seeded targets of the right shape: a model without data can be checked all the same."""
-    count = max((len(value) for value in graph.samples.values()), default=1)
-    generator = np.random.default_rng(1)
-    losses = recipe.all_losses()
-    found: dict[str, Array] = {}
-    for name, (shape, dtype, _) in target_kinds(graph, losses).items():
-        own = [loss for loss in losses if loss.target_name == name]
-        if dtype == "i32":
-            outputs = [graph.tensors[graph.outputs[output_of(graph, loss)]].shape for loss in own]
-            classes = min(output[1] for output in outputs)
-            found[name] = generator.integers(0, classes, (count, *shape))
-        elif any(loss.loss == "bce_with_logits" for loss in own):
-            found[name] = generator.integers(0, 2, (count, *shape)).astype(np.float32)
-        else:
-            found[name] = generator.standard_normal((count, *shape)).astype(np.float32)
-    return found
 
 
 @told(sim.run, gvsoc.run, host.run)

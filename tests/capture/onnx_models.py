@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from gradlet.capture.onnx import capture_onnx
-from gradlet.graph import Array, Graph
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.ir.graph import Array, Graph
 
 NEWEST = onnx.defs.onnx_opset_version()
 OPSETS = (13, 18, NEWEST)

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradlet.api import training_graph
-from gradlet.capture import Captured
-from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
+from gradlet.frontends.capture import Captured
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
 from gradlet.ops.mask import BLOCKED
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
+from gradlet.oracle.interpreter import run_reference
 
 
 def check(module: nn.Module, *inputs: Tensor) -> Graph:

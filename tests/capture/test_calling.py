@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
-from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.recipe import Recipe
 from tests.test_module_oracle import assert_same, recorded_from
 
 

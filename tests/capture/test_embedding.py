@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.capture import Captured
-from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
+from gradlet.frontends.capture import Captured
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
 from tests.capture.onnx_models import build_model, capture, make, random
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
 from tests.test_module_oracle import assert_same, recorded
 
 

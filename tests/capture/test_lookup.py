@@ -15,8 +15,8 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 import gradlet
-from gradlet.capture.torch import capture_module
 from gradlet.engines import host, sim
+from gradlet.frontends.torch.program import capture_module
 from gradlet.ops import OPS
 from tests.capture.onnx_models import build_model, capture, make, random
 from tests.capture.test_torch_gradients import Calls, assert_module_gradients

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
-from gradlet.graph import Array
-from gradlet.recipe import Recipe
-from gradlet.reference import evaluate, run_reference, wide
-from gradlet.tolerance import expect_forward
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.graph import Array
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import evaluate, run_reference, wide
+from gradlet.oracle.tolerance import expect_forward
 from tests.capture.onnx_models import build_model, capture
 from tests.capture.test_torch_gradients import Calls, assert_module_gradients
 

@@ -11,13 +11,13 @@ import onnx.reference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from gradlet.capture.onnx import capture_onnx
-from gradlet.capture.onnx_file import module_path
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
+from gradlet.frontends.onnx.file import module_path
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.ir.graph import Graph
 from gradlet.ops import ONNX
 from gradlet.ops.base import Call, Importer
-from gradlet.reference import evaluate
+from gradlet.oracle.interpreter import evaluate
 from tests.capture.onnx_models import OPSETS, build_model, capture, make, random, relu
 
 

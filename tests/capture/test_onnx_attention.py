@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gradlet.api import training_graph
-from gradlet.capture import Captured
-from gradlet.capture.onnx import capture_onnx
-from gradlet.capture.torch import capture_module
-from gradlet.graph import Array, Graph
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
+from gradlet.frontends.capture import Captured
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.graph import Array, Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
 from tests.capture.onnx_models import build_model, capture, make, random
 from tests.capture.test_onnx_export import EXPORTERS, _export
 from tests.models import MODELS

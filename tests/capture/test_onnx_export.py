@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradlet.capture.canonical import canonical
-from gradlet.capture.onnx import capture_onnx
-from gradlet.capture.torch import capture_module
-from gradlet.graph import Graph
-from gradlet.recipe import Recipe
-from gradlet.train import train
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.frontends.passes.canonical import canonical
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.training.autodiff import train
 
 EXPORTERS = ("dynamo", "legacy")
 

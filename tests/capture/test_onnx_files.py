@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet.cli import app
+from gradlet.cli.main import app
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
+from gradlet.ir.recipe import Recipe
 from tests.capture.onnx_models import make, random
 
 MSE = Recipe(loss="mse")

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from gradlet.capture.canonical import canonical
-from gradlet.capture.onnx import capture_onnx
-from gradlet.capture.torch import capture_module
-from gradlet.graph import Array, Graph
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
-from gradlet.train import train
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.frontends.passes.canonical import canonical
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.graph import Array, Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
+from gradlet.training.autodiff import train
 from tests.capture.onnx_models import build_model, capture, make
 from tests.capture.test_onnx_export import EXPORTERS, _export
 from tests.models import MODELS

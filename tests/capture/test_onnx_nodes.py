@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from gradlet.capture.onnx import capture_onnx
 from gradlet.errors import GradletError
-from gradlet.reference import wide
-from gradlet.tolerance import expect_forward
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.oracle.interpreter import wide
+from gradlet.oracle.tolerance import expect_forward
 
 REFUSALS = (
     "size of dimension . is unknown",  # zero-size tensors

@@ -14,19 +14,19 @@ from torch import nn
 
 import gradlet
 from gradlet.api import Captured, _aims, training_graph
-from gradlet.capture.onnx import captured_onnx
-from gradlet.capture.onnx_oracle import module as oracle_module
-from gradlet.capture.onnx_oracle.base import TABLE
-from gradlet.capture.onnx_oracle.module import OnnxModule, Program
-from gradlet.capture.onnx_record import record_onnx
-from gradlet.capture.onnx_sizes import Sizes
-from gradlet.capture.record_modes import Refused
-from gradlet.graph import Array, Graph
+from gradlet.frontends.onnx.model import captured_onnx
+from gradlet.frontends.onnx.oracle import module as oracle_module
+from gradlet.frontends.onnx.oracle.base import TABLE
+from gradlet.frontends.onnx.oracle.module import OnnxModule, Program
+from gradlet.frontends.onnx.recording import record_onnx
+from gradlet.frontends.onnx.sizes import Sizes
+from gradlet.frontends.recording_modes import Refused
+from gradlet.ir.graph import Array, Graph
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import ONNX
-from gradlet.recipe import Recipe
-from gradlet.recorded import Recording, digest
-from gradlet.reference import run_reference
+from gradlet.oracle.interpreter import run_reference
+from gradlet.oracle.recording import Recording, digest
 from tests.capture.onnx_models import build_model, make, random
 from tests.capture.test_onnx_export import EXPORTERS, _export
 from tests.capture.test_onnx_nodes import cases

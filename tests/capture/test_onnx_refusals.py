@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from gradlet.capture.onnx import capture_onnx
 from gradlet.errors import GradletError
-from gradlet.graph import Array
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.ir.graph import Array
 from tests.capture.onnx_models import NEWEST, Dims, build_model, capture, make, random, relu
 
 

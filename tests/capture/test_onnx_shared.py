@@ -10,9 +10,9 @@ from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.plan import plan
-from gradlet.recipe import Recipe
-from gradlet.target import load as load_target
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.planner import plan
+from gradlet.targets.target import load as load_target
 from tests.capture.test_onnx_export import EXPORTERS, _export
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradlet.capture.torch import capture_module
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
-from gradlet.train import train
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
+from gradlet.training.autodiff import train
 from tests.capture.onnx_models import build_model, capture, make, random
 
 SHAPES = (

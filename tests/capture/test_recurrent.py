@@ -17,15 +17,15 @@ from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.capture import Captured
-from gradlet.capture.onnx import capture_onnx
 from gradlet.errors import GradletError
-from gradlet.plan import plan
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
-from gradlet.selection import select
-from gradlet.target import load as load_target
-from gradlet.train import train
+from gradlet.frontends.capture import Captured
+from gradlet.frontends.onnx.model import capture_onnx
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
+from gradlet.planner.planner import plan
+from gradlet.targets.target import load as load_target
+from gradlet.training.autodiff import train
+from gradlet.training.selection import select
 
 KINDS = {"GRU": "gru", "LSTM": "lstm", "RNN": "rnn"}
 DEEP = {"num_layers": 2, "bidirectional": True, "batch_first": True}

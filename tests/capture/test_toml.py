@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from gradlet.capture.importer import Captured
-from gradlet.capture.toml import capture_toml
-from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
-from gradlet.graph import Array
+from gradlet.frontends.importer import Captured
+from gradlet.frontends.toml import capture_toml
+from gradlet.frontends.torch.program import capture_module
+from gradlet.ir.graph import Array
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import TOML
-from gradlet.recipe import Recipe
-from gradlet.train import train
+from gradlet.training.autodiff import train
 
 FULL = """
 name = "net"

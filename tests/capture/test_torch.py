@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
-from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
+from gradlet.frontends.torch.program import capture_module
 from tests.models import MODELS
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 import gradlet
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
-from gradlet.reference import run_reference
-from gradlet.train import train
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.interpreter import run_reference
+from gradlet.training.autodiff import train
 
 
 def assert_module_gradients(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gradlet
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
+from gradlet.ir.recipe import Recipe
 from tests.test_module_oracle import assert_same, recorded
 
 

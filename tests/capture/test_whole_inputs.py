@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet.cli import app
+from gradlet.cli.main import app
 from gradlet.errors import GradletError
-from gradlet.recipe import Recipe
+from gradlet.ir.recipe import Recipe
 from tests.test_module_oracle import assert_same, recorded_from
 
 

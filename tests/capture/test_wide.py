@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradlet.capture.torch import capture_module
 from gradlet.errors import GradletError
+from gradlet.frontends.torch.program import capture_module
 from tests.capture.test_torch_gradients import assert_module_gradients
 
 Way = Callable[["Wide", Tensor], Tensor]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradlet.graph import Attrs, Shape
+from gradlet.ir.graph import Attrs, Shape
 
 
 @dataclass(frozen=True)

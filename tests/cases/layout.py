@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gradlet.ops import OPS
-from gradlet.ops.channels import MapOp, last_order
+from gradlet.ops.lib.channels import MapOp, last_order
 from tests.cases.base import Case
 
 

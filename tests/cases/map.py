@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradlet.graph import Attrs
+from gradlet.ir.graph import Attrs
 from tests.cases.base import Case
 
 SHAPES = ((1,), (7,), (2, 3, 5), (9, 37))

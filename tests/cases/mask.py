@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradlet.graph import Shape
+from gradlet.ir.graph import Shape
 from tests.cases.base import Case
 
 

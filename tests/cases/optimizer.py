@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradlet.graph import Shape
+from gradlet.ir.graph import Shape
 from tests.cases.base import Case
 
 

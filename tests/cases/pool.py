@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from gradlet.graph import Shape
+from gradlet.ir.graph import Shape
 from tests.cases.base import Case, odd_sizes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from gradlet.graph import Shape
+from gradlet.ir.graph import Shape
 from tests.cases.base import Case, odd_sizes
 
 GATES = {"rnn": 1, "gru": 3, "gru_reset": 3, "lstm": 4}

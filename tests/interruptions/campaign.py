@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gradlet import cache, cli
-from gradlet.extras import require_torch
+from gradlet.cli import main as cli
 from gradlet.sim.build import library
+from gradlet.support import cache
+from gradlet.support.extras import require_torch
 from tests.interruptions.follow import (
     GO_ON,
     KILL,

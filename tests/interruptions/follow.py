@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradlet import compiler
+from gradlet.support import compiler
 
 SOURCE = Path(__file__).with_name("follow.c")
 GO_ON, KILL, KILL_FIRST = 0, 1, 2

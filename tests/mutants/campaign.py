@@ -17,21 +17,26 @@ from tests.mutants.trial import NOTICEABLE, Outcome, attempt, change_of, forked,
 
 PACKAGE = Path(__file__).parents[2] / "src" / "gradlet"
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "gradients (vjp)": ("ops/*.py:vjp",),
-    "graphs": ("train.py", "update.py", "rows.py", "selection.py", "capture/*.py"),
-    "ops": ("ops/*.py",),
+    "gradients (vjp)": ("ops/**/*.py:vjp",),
+    "graphs": ("training/*.py", "frontends/**/*.py"),
+    "ops": ("ops/**/*.py",),
     "losses": (
-        "ops/losses.py",
-        "ops/regression.py",
-        "c/kernels/*loss*.j2",
-        "c/kernels/*entropy*.j2",
+        "ops/learning/labels.py",
+        "ops/learning/regression.py",
+        "kernels/families/*/*loss*.j2",
+        "kernels/families/*/*entropy*.j2",
     ),
-    "optimizers": ("ops/optimizer.py", "ops/clip.py", "c/kernels/*adam*.j2", "c/kernels/sgd*.j2"),
-    "planner": ("plan/order.py", "plan/alias.py", "plan/place.py", "plan/levels.py"),
-    "tiles": ("plan/til*.py", "plan/table.py", "emit/tiles.py", "c/runtime/gl_tiles.h"),
-    "copies (DMA)": ("c/runtime/gl_dma_*.h", "c/kernels/fetch*.j2"),
-    "C kernels": ("c/kernels/*_ref.c.j2", "c/kernels/*.j2"),
-    "generators": ("xpulp/*.py", "c/kernels/*xpulp*.j2"),
+    "optimizers": (
+        "ops/learning/optimizer.py",
+        "ops/learning/clip.py",
+        "kernels/families/*/*adam*.j2",
+        "kernels/families/sgd/sgd*.j2",
+    ),
+    "planner": ("planner/schedule.py", "planner/memory/*.py"),
+    "tiles": ("planner/tiling.py", "planner/tile/*.py", "codegen/tiles.py", "runtime/gl_tiles.h"),
+    "copies (DMA)": ("runtime/ports/*/gl_dma_*.h", "kernels/families/lib/fetch*.j2"),
+    "C kernels": ("kernels/families/*/*_ref.c.j2", "kernels/families/*/*.j2"),
+    "generators": ("kernels/xpulp/**/*.py", "kernels/families/*/*xpulp*.j2"),
 }
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import gradlet
 from gradlet import zoo
 from gradlet.api import training_graph
-from gradlet.emit.project import Project
-from gradlet.graph import Graph
-from gradlet.plan import Options
-from gradlet.recipe import Recipe
-from gradlet.target import load as load_target
+from gradlet.codegen.project import Project
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.planner import Options
+from gradlet.targets.target import load as load_target
 from tests.models import MODELS
 
 SQUARES = ("tied", "single_neuron")

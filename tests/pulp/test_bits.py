@@ -13,7 +13,7 @@ import pytest
 
 from gradlet import zoo
 from gradlet.engines import host, sim
-from gradlet.shipped import same_bits
+from gradlet.verifier.shipped import same_bits
 from tests.models import MODELS
 from tests.pulp.support import device_project, model_graph, zoo_graph
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import gradlet
-from gradlet import compiler
-from gradlet import target as targets
-from gradlet.compiler import build_program
-from gradlet.emit import golden as emitted_golden
-from gradlet.emit.project import RUNTIME, Project, emit
-from gradlet.emit.view import STARTUP
+from gradlet.codegen import golden as emitted_golden
+from gradlet.codegen.project import Project, emit
 from gradlet.engines import device, host, sim
 from gradlet.errors import GradletError
-from gradlet.plan import Options, plan
+from gradlet.planner.planner import Options, plan
+from gradlet.runtime import STARTUP, port_file
 from gradlet.sim import SimConfig, SimResult, simulate
+from gradlet.support import compiler
+from gradlet.support.compiler import build_program
+from gradlet.targets import target as targets
 from tests.pulp.support import device_project, model_graph, zoo_graph
 
 
@@ -261,7 +261,7 @@ def test_printing(tmp_path: Path) -> None:
     main = tmp_path / "main.c"
     main.write_text(f'#include "gl_print.h"\nint main(void) {{ GL_ALONE({lines}); return 3; }}\n')
     project = device_project(model_graph("single_neuron"), tmp_path / "p", cores=1)
-    start = [RUNTIME / "pulp" / name for name in STARTUP]
+    start = [port_file("pulp", name) for name in STARTUP]
     defines = ["GL_CORES=1"]
     elf = build_program(
         [main, *start],

@@ -14,12 +14,12 @@ import gradlet
 from gradlet.api import training_graph
 from gradlet.engines import sim
 from gradlet.errors import GradletError
-from gradlet.graph import Graph
-from gradlet.plan import Options, Plan, check_plan, contexts, plan
-from gradlet.recipe import Recipe
+from gradlet.ir.graph import Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.planner.planner import Options, Plan, check_plan, contexts, plan
 from gradlet.sim import SimError
-from gradlet.target import load as load_target
-from gradlet.tune.search import Search, Settings
+from gradlet.targets.target import load as load_target
+from gradlet.tuner.search import Search, Settings
 from tests.pulp.support import break_kernel, device_project
 
 FETCHED = Options(buffers="double", variants={"conv2d": "columns_dma"})

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gradlet import target as targets
 from gradlet import zoo
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines import device, gvsoc, host
 from gradlet.errors import GradletError
-from gradlet.plan import Options
+from gradlet.planner.planner import Options
 from gradlet.sim import SimConfig, simulate
+from gradlet.targets import target as targets
 from tests.pulp.support import device_project, model_graph, zoo_graph
 from tests.sim.c_programs import compile_c
 from tests.sim.support import PROGRAMS

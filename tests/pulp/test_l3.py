@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet import target as targets
-from gradlet.cli import app
+from gradlet.cli.main import app
 from gradlet.engines import device, gvsoc, host, sim
 from gradlet.errors import GradletError
 from gradlet.sim import SimConfig, simulate
-from gradlet.target import Target
+from gradlet.targets import target as targets
+from gradlet.targets.target import Target
 from tests.pulp.support import device_project, model_graph, zoo_graph
 
 TIGHT: dict[str, Any] = {"L1": "32k", "L2": "150k"}

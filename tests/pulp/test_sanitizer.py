@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet.cli import app
-from gradlet.emit.project import Project
+from gradlet.cli.main import app
+from gradlet.codegen.project import Project
 from gradlet.engines import sim
-from gradlet.plan import Options, plan
+from gradlet.planner.planner import Options, plan
 from gradlet.sim import SimError
-from gradlet.target import load as load_target
+from gradlet.targets.target import load as load_target
 from tests.pulp.support import break_kernel, device_project, model_graph
 
 RELU = "*unary_relu__ref.c"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines import sim
-from gradlet.plan import Options
+from gradlet.planner.planner import Options
 from gradlet.sim import SimError
 from tests.pulp.support import break_kernel, device_project, model_graph
 

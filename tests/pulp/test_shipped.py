@@ -16,13 +16,13 @@ from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.compiler import available, default
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines import device, golden, sim
 from gradlet.engines.model import Run
-from gradlet.recipe import Recipe
-from gradlet.shipped import check_shipped, same_array
+from gradlet.ir.recipe import Recipe
 from gradlet.sim import SimConfig, simulate
+from gradlet.support.compiler import available, default
+from gradlet.verifier.shipped import check_shipped, same_array
 from tests.pulp.support import device_project
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
-from gradlet import target
-from gradlet.emit.project import RUNTIME, Project
+from gradlet.codegen.project import Project
 from gradlet.engines import device, sim
 from gradlet.errors import GradletError
+from gradlet.runtime import port_file
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, simulate
 from gradlet.sim.binding import STATUS_DRAIN, STATUS_EXIT
 from gradlet.stack_use import GUARD, Program, StackError, reserved_for, stack_need
+from gradlet.targets import target
 from tests.pulp.support import device_project, model_graph
 from tests.sim.c_programs import compile_c
 
@@ -167,7 +168,7 @@ def golden(project: Project) -> bytes:
 
 
 def steps(project: Project) -> bytes:
-    main = RUNTIME / "pulp" / device.STEPS
+    main = port_file("pulp", device.STEPS)
     return linked(project, main, f"GL_TRAIN_STEP={project.plan.prefix}_train_step")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import gradlet
 from gradlet.engines import host
-from gradlet.plan import Plan, check_plan
+from gradlet.planner.planner import Plan, check_plan
 from tests.tight import tight
 
 PLANNED = range(0, 60, 2)

@@ -11,7 +11,7 @@ from torch import nn
 
 import gradlet
 from gradlet.api import training_graph
-from gradlet.plan import Options
+from gradlet.planner.planner import Options
 from tests.pulp.support import device_project, model_graph, zoo_graph
 
 UPDATES = {

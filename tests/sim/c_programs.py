@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradlet.compiler import build_program
-from gradlet.emit.project import RUNTIME, _render
-from gradlet.emit.view import STARTUP
-from gradlet.target import Target
+from gradlet.codegen.project import _render
+from gradlet.runtime import STARTUP, includes, port_file
+from gradlet.support.compiler import build_program
+from gradlet.targets.target import Target
 
 
 def compile_c(source: Path, target: Target, folder: Path) -> bytes:
@@ -24,14 +24,14 @@ def compile_c(source: Path, target: Target, folder: Path) -> bytes:
     script = folder / "link.ld"
     script.write_text(_render("link.ld", view))
     (folder / "gl_port.h").write_text(_render("gl_port.h", view))
-    sources = [source, *(RUNTIME / target.port / name for name in STARTUP)]
+    sources = [source, *(port_file(target.port, name) for name in STARTUP)]
     defines = [f"GL_CORES={target.cores}"]
     elf = build_program(
         sources,
         folder / f"{source.stem}.elf",
         flags=target.flags,
         script=script,
-        include=[folder, RUNTIME],
+        include=[folder, *includes(target.port)],
         defines=dict.fromkeys(sources, defines),
     )
     return elf.read_bytes()

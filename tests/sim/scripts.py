@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gradlet import target as targets
 from gradlet.sim import Machine, SimConfig, Symbols
+from gradlet.targets import target as targets
 from tests.sim.c_programs import compile_c
 from tests.sim.support import PROGRAMS
 

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradlet.cache import cache_folder
 from gradlet.sim import Machine, SimConfig
+from gradlet.support.cache import cache_folder
 
 HERE = Path(__file__).resolve().parent
 CALIBRATION = HERE / "calibration"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gradlet import compiler as compilers
-from gradlet.compiler import Compiler
 from gradlet.sim import build
+from gradlet.support import compiler as compilers
+from gradlet.support.compiler import Compiler
 from tests.sim.support import CALIBRATION, assemble
 
 SOURCE = Path(build.__file__).resolve().parents[2]

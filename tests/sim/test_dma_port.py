@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gradlet import target as targets
-from gradlet.compiler import build_library
-from gradlet.emit.project import RUNTIME
 from gradlet.errors import GradletError
+from gradlet.runtime import includes
 from gradlet.sim import DmaCounters, Machine, SimConfig, Symbols
 from gradlet.sim.binding import STATUS_EXIT
+from gradlet.support.compiler import build_library
+from gradlet.targets import target as targets
 from tests.sim.c_programs import compile_c
 from tests.sim.support import PROGRAMS
 
@@ -198,7 +198,7 @@ void copy(char *near, char *far, uint32_t line, uint32_t lines, uint32_t pitch, 
 
 def test_the_host_port_does_the_same(tmp_path: Path) -> None:
     (tmp_path / "copy.c").write_text(HOST)
-    path = build_library([tmp_path / "copy.c"], tmp_path / "copy.so", include=[RUNTIME])
+    path = build_library([tmp_path / "copy.c"], tmp_path / "copy.so", include=includes("pulp"))
     library = ctypes.CDLL(str(path))
     rng = random.Random(3)
     near, far = bytearray(rng.randbytes(NEAR_BYTES)), bytearray(rng.randbytes(FAR_BYTES))

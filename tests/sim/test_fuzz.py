@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gradlet import compiler as compilers
 from gradlet.sim import build
+from gradlet.support import compiler as compilers
 from tests.sim.support import CALIBRATION, PROGRAMS, assemble
 
 HERE = Path(__file__).resolve().parent

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gradlet import target as targets
 from gradlet.sim import FaultKind, Machine, SimConfig, Symbols
 from gradlet.sim.binding import STATUS_EXIT, STATUS_FAULT
+from gradlet.targets import target as targets
 from tests.sim.c_programs import compile_c
 from tests.sim.scripts import BARRIER, IN, LIMIT, LOAD, OUT, STORE, WAIT, Row, copy, cycles, prepare
 from tests.sim.support import PROGRAMS, elf_of

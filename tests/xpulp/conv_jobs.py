@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from gradlet import kernels
-from gradlet.graph import Array, Attrs
-from gradlet.kernels import Kernel, Variant
+from gradlet.ir.graph import Array, Attrs
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel, Variant
+from gradlet.kernels.lab.runner import Trial
 from gradlet.ops import OPS
 from gradlet.ops.conv import MAP, conv_sizes
-from gradlet.ops.optimizer import update_op
-from gradlet.tolerance import MARGIN
-from gradlet.trial import Trial
+from gradlet.ops.learning.optimizer import update_op
+from gradlet.oracle.tolerance import MARGIN
 from tests.xpulp.support import Twins, cluster, same_bits
 
 HYPER = {

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TypeVar
 
+from gradlet.kernels.lab.native import Twins, same_bits
 from gradlet.ops.base import Size
-from gradlet.target import Target
-from gradlet.target import load as load_target
-from gradlet.twins import Twins, same_bits
+from gradlet.targets.target import Target
+from gradlet.targets.target import load as load_target
 
 __all__ = ["Twins", "cluster", "distinct", "same_bits"]
 

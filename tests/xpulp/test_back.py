@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.graph import Array
-from gradlet.kernels import Kernel
-from gradlet.tolerance import MARGIN
-from gradlet.trial import Trial
+from gradlet.ir.graph import Array
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
+from gradlet.oracle.tolerance import MARGIN
 from tests.xpulp.support import Twins, cluster, same_bits
 
 USED = [kernel for kernel in kernels.kernels() if kernel.family == "back"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gradlet.kernels import Kernel
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
-from gradlet.trial import Trial
 from tests.xpulp.support import Twins, cluster, same_bits
 
 CONCAT = Kernel("concat", "join", "", "lines", "f32")

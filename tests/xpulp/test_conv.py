@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.kernels import Kernel
-from gradlet.trial import Trial
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
 from tests.xpulp.conv_jobs import job, layers, run
 from tests.xpulp.support import cluster
 

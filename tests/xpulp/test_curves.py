@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradlet import compiler, kernels
-from gradlet.graph import Array
-from gradlet.kernels import Kernel
+from gradlet.ir.graph import Array
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.xpulp.isa.arithmetic import EXPONENT, ROOT_SEED, SEED
 from gradlet.ops import OPS
-from gradlet.trial import RUNTIME
-from gradlet.xpulp.arithmetic import EXPONENT, ROOT_SEED, SEED
+from gradlet.runtime import includes
+from gradlet.support import compiler
 from tests.xpulp.support import Twins
 
 UNIT = 2.0**-24
@@ -37,7 +38,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
     source += "".join(map(MANY.format, ("inverse", "root_inverse", "exp_below")))
     (folder / "parts.c").write_text(source)
-    path = compiler.build_library([folder / "parts.c"], folder / "parts.so", include=[RUNTIME])
+    path = compiler.build_library(
+        [folder / "parts.c"], folder / "parts.so", include=includes("host")
+    )
     return ctypes.CDLL(str(path))
 
 

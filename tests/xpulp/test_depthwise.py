@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradlet import kernels
+from gradlet.kernels import catalogue as kernels
 from tests.xpulp.conv_jobs import layers, run
 
 OTHERS = ("direct", "columns", "sliding")

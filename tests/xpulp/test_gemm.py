@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.graph import Array
-from gradlet.kernels import Kernel
-from gradlet.tolerance import MARGIN
-from gradlet.trial import Trial
+from gradlet.ir.graph import Array
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
+from gradlet.oracle.tolerance import MARGIN
 from tests.xpulp.support import Twins, cluster, same_bits
 
 VARIANTS = [v for v in kernels.catalogue()["gemm"].variants if v.isa == "xpulp"]

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.graph import Array, Attrs
-from gradlet.kernels import Kernel
+from gradlet.ir.graph import Array, Attrs
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
-from gradlet.trial import Trial
 from tests.xpulp.support import Twins, cluster, distinct
 from tests.xpulp.test_exponents import lines, same
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.graph import Array
-from gradlet.kernels import Kernel
+from gradlet.ir.graph import Array
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
-from gradlet.ops.pointwise import broadcast_strides, merge, padded, row_major
-from gradlet.trial import Trial
+from gradlet.ops.lib.pointwise import broadcast_strides, merge, padded, row_major
 from tests.xpulp.support import Twins, cluster, same_bits
 
 USED = [

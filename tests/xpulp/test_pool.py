@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.graph import Array
-from gradlet.kernels import Kernel
+from gradlet.ir.graph import Array
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
-from gradlet.trial import Trial
 from tests.xpulp.support import Twins, cluster, same_bits
 
 USED = [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradlet import kernels
-from gradlet.kernels import Kernel
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
 from tests.xpulp.test_recurrent import FAMILIES, check
 
 USED = [k for k in kernels.kernels() if k.family in FAMILIES and k.variant.startswith("stream")]

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.kernels import Kernel
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
-from gradlet.trial import Trial
 from tests.xpulp.support import Twins, cluster, same_bits
 
 USED = [k for k in kernels.kernels() if k.family == "regression" and k.variant == "line"]

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.kernels import Variant
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Variant
 from tests.xpulp.conv_jobs import Layer, drawn, run
 
 USED = [

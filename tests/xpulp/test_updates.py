@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet import kernels
-from gradlet.graph import Array
-from gradlet.kernels import Kernel
+from gradlet.ir.graph import Array
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.lab.runner import Trial
 from gradlet.ops import OPS
-from gradlet.ops.optimizer import update_op
-from gradlet.trial import Trial
+from gradlet.ops.learning.optimizer import update_op
 from tests.xpulp.support import Twins, cluster, same_bits
 
 CHOSEN = [kernel for kernel in kernels.kernels() if kernel.variant == "stretch"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines.model import Run
-from gradlet.terminal import console, plain
+from gradlet.support.terminal import console, plain
 
 
 def run_json(project: Project, run: Run) -> dict[str, Any]:

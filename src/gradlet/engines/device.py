@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradlet.cache import scratch_folder
-from gradlet.compiler import build_program, zig
-from gradlet.emit.golden import made_up
-from gradlet.emit.project import RUNTIME, Project, project_files
-from gradlet.emit.view import STARTUP
+from gradlet.codegen.golden import made_up
+from gradlet.codegen.project import Project, project_files
 from gradlet.errors import GradletError, InternalError
-from gradlet.plan.model import Plan
-from gradlet.recorded import Recording
+from gradlet.oracle.recording import Recording
+from gradlet.planner.model import Plan
+from gradlet.runtime import STARTUP, port_file
 from gradlet.sim.elf import Symbols
 from gradlet.stack_use import StackError, reserved_for, stack_need
-from gradlet.target import Target
+from gradlet.support.cache import scratch_folder
+from gradlet.support.compiler import build_program, zig
+from gradlet.targets.target import Target
 
 STEPS = "steps.c"
 GOLDEN = "main.c"
@@ -59,7 +59,7 @@ def build_golden(
 
 def build_steps(project: Project, output: Path) -> Path:
     """Training without an end, for an engine that feeds samples and reads results."""
-    main = RUNTIME / project.plan.target.port / STEPS
+    main = port_file(project.plan.target.port, STEPS)
     return _build(project, main, output, [f"GL_TRAIN_STEP={project.plan.prefix}_train_step"])
 
 

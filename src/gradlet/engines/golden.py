@@ -14,17 +14,17 @@ from functools import partial
 
 import numpy as np
 
-from gradlet.cache import held_by, scratch_folder
-from gradlet.compiler import Compiler, build_executable, build_library
-from gradlet.emit.golden import sample_count
-from gradlet.emit.project import Project
+from gradlet.codegen.golden import sample_count
+from gradlet.codegen.project import Project
 from gradlet.engines.device import GOLDEN, build_golden
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
-from gradlet.graph import Array
-from gradlet.plan.model import FAR, NEAR, REGIONS, Plan
+from gradlet.ir.graph import Array
+from gradlet.planner.model import FAR, NEAR, REGIONS, Plan
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, simulate
 from gradlet.sim.binding import ANYBODY
+from gradlet.support.cache import held_by, scratch_folder
+from gradlet.support.compiler import Compiler, build_executable, build_library
 
 STEPS = re.compile(r"^#define GOLDEN_STEPS (\d+)$", flags=re.MULTILINE)
 LOSS = re.compile(r"^step \d+: loss \S+ = 0x([0-9a-f]{8})", flags=re.MULTILINE)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gradlet.cache import held_by, scratch_folder
-from gradlet.emit.golden import sample_count
-from gradlet.emit.project import Project
+from gradlet.codegen.golden import sample_count
+from gradlet.codegen.project import Project
 from gradlet.engines.device import build_golden, require_device
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
-from gradlet.plan.model import Plan
+from gradlet.planner.model import Plan
+from gradlet.support.cache import held_by, scratch_folder
 
 VARIABLE = "GRADLET_GVSOC"
 MODEL = "pulp-open"

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.cache import scratch_folder
-from gradlet.compiler import Compiler, build_library, default
-from gradlet.dtypes import DTYPES
-from gradlet.emit.project import Project
-from gradlet.emit.view import settings
+from gradlet.codegen.project import Project
+from gradlet.codegen.view import settings
 from gradlet.engines.model import Run
 from gradlet.engines.workers import work
 from gradlet.errors import InternalError
-from gradlet.graph import Array
-from gradlet.plan.model import Plan
+from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.graph import Array
+from gradlet.planner.model import Plan
+from gradlet.support.cache import scratch_folder
+from gradlet.support.compiler import Compiler, build_library, default
 
 
 def run(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradlet.graph import Array
+from gradlet.ir.graph import Array
 
 
 @dataclass(frozen=True)

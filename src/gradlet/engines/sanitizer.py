@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from gradlet.kernels import variant_of
-from gradlet.plan.model import REGIONS, Call, Plan
-from gradlet.plan.parts import followers
-from gradlet.plan.tiling import Tiling
-from gradlet.plan.walk import Entry, View
+from gradlet.kernels.catalogue import variant_of
+from gradlet.planner.model import REGIONS, Call, Plan
+from gradlet.planner.parts import followers
+from gradlet.planner.tiling import Tiling
+from gradlet.planner.walk import Entry, View
 from gradlet.sim import Fault, FaultKind, Machine, Symbols
 from gradlet.stack_use import GUARD
 

@@ -14,20 +14,20 @@ from itertools import pairwise
 
 import numpy as np
 
-from gradlet.cache import scratch_folder
-from gradlet.dtypes import DTYPES
-from gradlet.emit.project import Project
+from gradlet.codegen.project import Project
 from gradlet.engines.device import build_steps, require_device
 from gradlet.engines.host import initial_values, shown, views
 from gradlet.engines.model import Cost, Run
 from gradlet.engines.sanitizer import Sanitizer
 from gradlet.errors import GradletError, InternalError
-from gradlet.graph import Array
-from gradlet.plan.model import REGIONS, Plan
-from gradlet.plan.parts import parts
-from gradlet.plan.walk import entries
+from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.graph import Array
+from gradlet.planner.model import REGIONS, Plan
+from gradlet.planner.parts import parts
+from gradlet.planner.walk import entries
 from gradlet.sim import DEFAULT_MAX_CYCLES, Machine, SimConfig, SimError, Symbols, explain
 from gradlet.sim.binding import STALLS, STATUS_BREAK, STATUS_DRAIN
+from gradlet.support.cache import scratch_folder
 
 
 def run(

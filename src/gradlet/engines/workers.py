@@ -18,8 +18,8 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 
-from gradlet.cache import held_by
 from gradlet.engines.worker import ERRORS
+from gradlet.support.cache import held_by
 
 WORKER = Path(__file__).with_name("worker.py")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -20,7 +20,7 @@ from gradlet.ops.base import (
     from_torch,
     register,
 )
-from gradlet.ops.pointwise import same_index_axes
+from gradlet.ops.lib.pointwise import same_index_axes
 
 
 @register

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.graph import Array, Attrs, Node, Shape, Site, Tensor
-from gradlet.ops.tiling import Box, Ranges, boxes, shrunk
+from gradlet.ir.graph import Array, Attrs, Node, Shape, Site, Tensor
+from gradlet.ops.lib.tiling import Box, Ranges, boxes, shrunk
 
 
 class ShapeError(GradletError):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.graph import Site
+from gradlet.ir.graph import Site
 from gradlet.ops.base import Call, Emitter, Importer, from_onnx, from_torch, register
 from gradlet.ops.elementwise import Binary, affine, operand
 from gradlet.ops.extreme import largest

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Emitter,
@@ -26,17 +26,10 @@ from gradlet.ops.base import (
     ints,
     register,
 )
-from gradlet.ops.channels import MapOp, all_but_channels, channels_last, spatial
-from gradlet.ops.line import (
-    as_planes,
-    lifted,
-    plane_box,
-    planes,
-    without_height,
-    without_rows,
-)
-from gradlet.ops.tiling import Box, tile_shape
-from gradlet.ops.window import Sides, window
+from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last, spatial
+from gradlet.ops.lib.line import as_planes, lifted, plane_box, planes, without_height, without_rows
+from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.window import Sides, window
 
 MAP = ("map_channels", "map_h", "map_w")
 PAIR, PIXELS = 2, 8

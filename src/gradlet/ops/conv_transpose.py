@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradlet.graph import Attrs, Shape, Site
+from gradlet.ir.graph import Attrs, Shape, Site
 from gradlet.ops.base import (
     Call,
     Emitter,
@@ -19,11 +19,11 @@ from gradlet.ops.base import (
     ints,
     register,
 )
-from gradlet.ops.channels import spatial
 from gradlet.ops.conv import Conv2dInputGrad
-from gradlet.ops.line import batched, lifted, planes
-from gradlet.ops.volumes import transposed_volume
-from gradlet.ops.window import window
+from gradlet.ops.importers.volumes import transposed_volume
+from gradlet.ops.lib.channels import spatial
+from gradlet.ops.lib.line import batched, lifted, planes
+from gradlet.ops.lib.window import window
 
 
 @register

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -23,8 +23,8 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.flip import flipped
-from gradlet.ops.pointwise import merge, padded, row_major
-from gradlet.ops.tiling import Box, tile_shape
+from gradlet.ops.lib.pointwise import merge, padded, row_major
+from gradlet.ops.lib.tiling import Box, tile_shape
 
 
 def _index(attrs: Attrs, size: Shape) -> tuple[slice, ...]:

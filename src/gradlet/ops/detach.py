@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Axis, Call, Emitter, Importer, Lowering, Op, Size, from_torch, register
-from gradlet.ops.pointwise import padded, same_index_axes
+from gradlet.ops.lib.pointwise import padded, same_index_axes
 
 
 @register

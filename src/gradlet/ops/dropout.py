@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Graph, Shape, Site, Tensor
+from gradlet.ir.graph import Array, Attrs, Graph, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -29,8 +29,8 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.elementwise import affine
-from gradlet.ops.pointwise import merge, padded, row_major, same_index_axes
-from gradlet.ops.tiling import Box, tile_shape
+from gradlet.ops.lib.pointwise import merge, padded, row_major, same_index_axes
+from gradlet.ops.lib.tiling import Box, tile_shape
 
 STATE = "dropout_state"
 SEED, STEP, ACTIVE = range(3)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -22,7 +22,7 @@ from gradlet.ops.base import (
     from_torch,
     register,
 )
-from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
+from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 
 
 class Binary(Op):

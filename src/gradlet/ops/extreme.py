@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,

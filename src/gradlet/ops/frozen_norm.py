@@ -6,21 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Lowering,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    number,
-    register,
-)
-from gradlet.ops.channels import MapOp, all_but_channels, channels_last
+from gradlet.ir.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, number, register
 from gradlet.ops.elementwise import reduce_to
-from gradlet.ops.pointwise import same_index_axes
+from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last
+from gradlet.ops.lib.pointwise import same_index_axes
 
 
 def _column(value: Array, rank: int) -> Array:

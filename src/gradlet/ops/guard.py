@@ -11,18 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Lowering,
-    Op,
-    ShapeError,
-    Work,
-    integer,
-    register,
-)
-from gradlet.ops.pointwise import same_index_axes
+from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, integer, register
+from gradlet.ops.lib.pointwise import same_index_axes
 
 
 @register

@@ -10,17 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Lowering,
-    Op,
-    ShapeError,
-    integer,
-    register,
-)
-from gradlet.ops.pointwise import (
+from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, integer, register
+from gradlet.ops.lib.pointwise import (
     broadcast,
     broadcast_axes,
     broadcast_strides,

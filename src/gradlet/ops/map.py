@@ -14,9 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, number, register
-from gradlet.ops.pointwise import same_index_axes
+from gradlet.ops.lib.pointwise import same_index_axes
 
 Formula = Callable[[Array, float, float], Array]
 """Of the variable and of up to two numbers, a and b, which are attributes of the op."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -24,7 +24,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.elementwise import reduce_to
-from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
+from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 
 BLOCKED = -(2.0**100)
 

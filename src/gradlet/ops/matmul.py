@@ -11,17 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Lowering,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    register,
-)
+from gradlet.ir.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, register
 
 
 @dataclass(frozen=True)

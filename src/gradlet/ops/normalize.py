@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Emitter,
@@ -25,7 +25,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.elementwise import reduce_to
-from gradlet.ops.pointwise import broadcast, broadcast_strides, merge, padded, row_major
+from gradlet.ops.lib.pointwise import broadcast, broadcast_strides, merge, padded, row_major
 from gradlet.ops.reduce import reduced_shape, reduction_sizes
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Emitter,
@@ -25,9 +25,9 @@ from gradlet.ops.base import (
     pair,
     register,
 )
-from gradlet.ops.channels import MapOp, spatial
-from gradlet.ops.tiling import Box, tile_shape
-from gradlet.ops.window import Window, window
+from gradlet.ops.lib.channels import MapOp, spatial
+from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.window import Window, window
 
 
 def _slide(attrs: Attrs) -> Window:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.graph import Array, Attrs, Site
+from gradlet.ir.graph import Array, Attrs, Site
 from gradlet.ops.base import Call, Emitter, Importer, Work, from_onnx, from_torch, register
 from gradlet.ops.elementwise import Binary, affine, operand
-from gradlet.ops.spellings import power_of
+from gradlet.ops.importers.unary import power_of
 
 
 def _power(a: Array, b: Array) -> Array:

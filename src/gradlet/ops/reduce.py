@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -24,7 +24,8 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.elementwise import affine, reduce_to
-from gradlet.ops.pointwise import (
+from gradlet.ops.importers.pool import global_average
+from gradlet.ops.lib.pointwise import (
     broadcast,
     broadcast_axes,
     broadcast_strides,
@@ -32,8 +33,7 @@ from gradlet.ops.pointwise import (
     padded,
     row_major,
 )
-from gradlet.ops.pool_import import global_average
-from gradlet.ops.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Box, tile_shape
 
 
 def reduced_shape(attrs: Attrs, shape: Shape) -> Shape:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -28,11 +28,11 @@ from gradlet.ops.base import (
     ints,
     register,
 )
-from gradlet.ops.channels import MapOp, spatial
-from gradlet.ops.line import batched
-from gradlet.ops.resize import Rule, resized
+from gradlet.ops.importers.resize import Rule, resized
+from gradlet.ops.lib.channels import MapOp, spatial
+from gradlet.ops.lib.line import batched
+from gradlet.ops.lib.tiling import Box, tile_shape
 from gradlet.ops.shape import reshaped
-from gradlet.ops.tiling import Box, tile_shape
 
 METHODS = ("nearest", "linear", "corners", "mean")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -21,8 +21,8 @@ from gradlet.ops.base import (
 )
 from gradlet.ops.compare import LARGEST, compared, truth
 from gradlet.ops.elementwise import operand, reduce_to
+from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 from gradlet.ops.mask import choose, fill, storable, uniform
-from gradlet.ops.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 
 _SLOTS = ("mask", "a", "b")
 

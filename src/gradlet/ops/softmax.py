@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Call,
@@ -22,7 +22,7 @@ from gradlet.ops.base import (
     integer,
     register,
 )
-from gradlet.ops.pointwise import same_index_axes
+from gradlet.ops.lib.pointwise import same_index_axes
 
 
 class _Softmax(Op):

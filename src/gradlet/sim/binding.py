@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from gradlet.cache import cache_folder
+from gradlet.support.cache import cache_folder
 
 from . import build
 from .config import ConfigError, SimConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from gradlet import compiler as compilers
-from gradlet.compiler import EXACT, Compiler
 from gradlet.errors import GradletError
+from gradlet.support import compiler as compilers
+from gradlet.support.compiler import EXACT, Compiler
 
 FLAGS = (
     "-std=c11",

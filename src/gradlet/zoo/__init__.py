@@ -26,7 +26,7 @@ def models() -> dict[str, ZooModel]:
 
 
 def get(name: str) -> ZooModel:
-    from gradlet.extras import require_torch
+    from gradlet.support.extras import require_torch
 
     require_torch()
     zoo = models()

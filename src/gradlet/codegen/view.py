@@ -1,0 +1,264 @@
+"""Everything that the templates of a project print, from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradlet.codegen.golden import AT_END, Golden, golden_level, sample_count
+from gradlet.codegen.names import comment, identifiers, initializer, size_text, string
+from gradlet.codegen.oracle import oracle_source
+from gradlet.codegen.regions import WORD, arenas, mixed_regions, regions
+from gradlet.codegen.tiles import Link, chained, tiled_call
+from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.graph import Graph, Node
+from gradlet.kernels import catalogue as kernels
+from gradlet.ops.base import Size
+from gradlet.ops.dropout import dropout_state
+from gradlet.ops.learning.labels import LOSSES
+from gradlet.ops.learning.optimizer import clip_of, hyper_of, optimizer_of
+from gradlet.planner.model import FAR, KINDS, NEAR, Call, Plan
+from gradlet.planner.parts import parts
+from gradlet.runtime import STARTUP
+from gradlet.support.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
+from gradlet.targets.target import simulator_options
+
+
+def node_op(nodes: Mapping[str, Node], call: Call) -> str:
+    """The ops that a call computes, of the nodes of its graph by their names."""
+    return "+".join(nodes[name].op for name in call.all_nodes)
+
+
+def parameter_count(plan: Plan) -> int:
+    return sum(tensor.elements for tensor in plan.graph.of_role("param"))
+
+
+def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
+    """Everything that the templates print."""
+    graph, places = plan.graph, plan.buffer_of()
+    names = identifiers(n for n in places if n in graph.tensors)
+    mixed = mixed_regions(plan)
+    accessors = _of_tensors(graph)
+    tensors = {n: _tensor(plan, n, names, mixed, accessors) for n in names}
+    nodes, chain = {node.name: node for node in graph.nodes}, chained(plan)
+    calls = [_call(plan, index, call, names, chain, nodes) for index, call in enumerate(plan.calls)]
+    inputs = [tensors[name] for name in graph.inputs]
+    results = _accessors("output", graph.results or graph.outputs)
+    outputs = [
+        {**tensors[name], "accessor": accessor}
+        for name, accessor in zip(graph.outputs, results, strict=True)
+    ]
+    return {
+        "model": comment(graph.name),
+        "prefix": plan.prefix,
+        "PREFIX": plan.prefix.upper(),
+        "target_name": plan.target.name,
+        "cores": plan.target.cores,
+        "port": plan.target.port,
+        "stack": plan.target.stack,
+        "flags": plan.target.flags,
+        "base_flags": BASE,
+        "host_flags": HOST_ONLY,
+        "device_flags": DEVICE_ONLY,
+        "quick": QUICK,
+        "startup": [f"{plan.target.port}/{name}" for name in STARTUP],
+        "memories": plan.target.memories,
+        "machine": dict(plan.target.machine),
+        "sim_options": " ".join(simulator_options(plan.target)) if plan.target.machine else "",
+        "level": plan.level.name,
+        "sizes_level": plan.sizes_level.name,
+        "near_level": plan.target.memories[0].name,
+        "home_level": plan.target.home.name,
+        "most_windows": plan.most_windows,
+        "align": plan.level.align,
+        "batch": graph.batch,
+        "accumulate": graph.accumulate,
+        "layout": graph.layout,
+        "stored": list(_stored(plan, tensors)),
+        "inputs": inputs,
+        "outputs": outputs,
+        "targets": [tensors[name] for name in graph.targets],
+        "loss": names[graph.loss],
+        "losses_text": " + ".join(node.op for node in graph.nodes if node.op in LOSSES),
+        "optimizer": optimizer_of(graph).name,
+        "settings": [{**item, "tensor": names[item["tensor"]]} for item in settings(plan)],
+        "dropout": names.get(dropout_state(graph), ""),
+        "parameters": [tensors[name] for name in graph.trained],
+        "params": parameter_count(plan),
+        "tensors": list(tensors.values()),
+        "calls": calls,
+        "parts": [
+            {"name": name, "calls": [calls[index] for index in members]}
+            for name, members in parts(graph, plan.calls).items()
+        ],
+        "regions": list(regions(plan)),
+        "used": plan.used,
+        "macs": plan.macs(),
+        "arenas": list(arenas(plan)),
+        **{f"{k}_bytes": sum(map(plan.region_bytes, (k, NEAR + k, FAR + k))) for k in KINDS},
+        **_golden_view(plan, expected, tensors),
+    }
+
+
+def _stored(plan: Plan, tensors: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What lies otherwise than in the model, by the name that its user knows."""
+    for name, (view, order) in plan.graph.stored.items():
+        accessor = tensors[name]["accessor"] if name in tensors else ""
+        known = f"{plan.prefix}_{accessor}()" if accessor else comment(name)
+        yield {"name": known, "view": view, "order": order}
+
+
+SETTINGS = {"lr": "learning_rate", "eps": "epsilon"}
+
+
+def settings(plan: Plan) -> Iterator[dict[str, Any]]:
+    """What may be set at run time: the name of its setter, and where it lies."""
+    hyper, clip = hyper_of(plan.graph), clip_of(plan.graph)
+    for index, name in enumerate(optimizer_of(plan.graph).hyper):
+        yield {"name": SETTINGS.get(name, name), "tensor": hyper, "index": index}
+    if clip:
+        yield {"name": "clip", "tensor": clip, "index": 0}
+
+
+def _tensor(
+    plan: Plan,
+    name: str,
+    names: Mapping[str, str],
+    mixed: Collection[str],
+    accessors: Mapping[str, str],
+) -> dict[str, Any]:
+    tensor, buffer = plan.graph.tensors[name], plan.buffer_of()[name]
+    union = buffer.kind == "arena" or buffer.region in mixed
+    member = f".{tensor.dtype}" if union else ""
+    return {
+        "name": string(name),
+        "id": names[name],
+        "accessor": accessors.get(name, ""),
+        "c": DTYPES[tensor.dtype].c,
+        "shape": tensor.shape,
+        "elements": tensor.elements,
+        "place": f"&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]{member}",
+    }
+
+
+def _of_tensors(graph: Graph) -> dict[str, str]:
+    """The function that leads to each input, target and output."""
+    kinds = {
+        "input": (graph.inputs, list(map(graph.own_name, graph.inputs))),
+        "target": (graph.targets, list(map(graph.own_name, graph.targets))),
+        "output": (graph.outputs, graph.results or graph.outputs),
+    }
+    return {
+        name: accessor
+        for kind, (names, known) in kinds.items()
+        for name, accessor in zip(names, _accessors(kind, known), strict=True)
+    }
+
+
+def _accessors(kind: str, names: Sequence[str]) -> list[str]:
+    """Of several inputs, targets or outputs these end as the model calls them, as far as C
+    allows."""
+    found = identifiers(names)
+    return [kind if len(names) == 1 else f"{kind}_{found[name]}" for name in names]
+
+
+def _call(
+    plan: Plan,
+    index: int,
+    call: Call,
+    names: Mapping[str, str],
+    chain: Mapping[int, Link],
+    nodes: Mapping[str, Node],
+) -> dict[str, Any]:
+    operands = [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
+    behind = len(call.follow.operands) - 2 if call.follow else 0  # operands of what follows alone
+    made, first = call.rider.made if call.rider else len(call.outputs), len(call.outputs)
+    arguments = ["me", *operands[:made], *operands[first : len(operands) - behind]]
+    scratch = ""
+    if call.scratch:
+        place = plan.buffer_of()[call.scratch]
+        scratch = f"&{plan.prefix}_{place.region}[{place.offset // WORD}].f32"
+        arguments.append(scratch)
+    if kernels.catalogue()[call.kernel.family].stepped:
+        arguments.append("step" if call.repeat > 1 else "0")
+    arguments.append(f"&sizes_{index}")
+    module = nodes[call.nodes[0]].module
+    return {
+        "index": index,
+        "repeat": call.repeat,
+        "symbol": call.kernel.symbol(plan.prefix),
+        "arguments": ", ".join(arguments),
+        "sizes": size_text(call.sizes),
+        "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
+        "link": chain.get(index),
+        "follow": _also(plan, call.behind.kernel, call.behind.sizes, call.behind.operands, operands)
+        if call.behind and not call.tiling
+        else None,
+        "rider": _also(
+            plan, call.rider.kernel, call.rider.sizes, call.rider.operands(call), operands
+        )
+        if call.rider and not call.tiling
+        else None,
+        "sizes_type": kernels.sizes_type(call.kernel.family, plan.prefix),
+        "comment": comment(
+            f"{' and '.join(call.all_nodes)}: {node_op(nodes, call)}"
+            + (f" of {module}" if module else "")
+        ),
+    }
+
+
+def _golden_view(
+    plan: Plan, expected: Golden, tensors: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    graph = plan.graph
+    fed = {name: graph.samples[name] for name in graph.fed}
+    count = sample_count(plan)
+    samples = [
+        {**tensors[name], "rows": [initializer(sample) for sample in value[:count]]}
+        for name, value in fed.items()
+    ]
+    checks, first = [], 0
+    for check in expected.checks:
+        tensor = tensors[check.tensor]
+        checks.append({**tensor, "call": check.call, "first": first, "count": len(check.index)})
+        first += len(check.index)
+    return {
+        "golden_level": golden_level(plan),
+        "golden_steps": len(expected.losses),
+        "golden_samples": count,
+        "samples": samples,
+        "losses": golden_floats(expected.losses),
+        "losses_allowed": golden_floats(expected.losses_allowed),
+        "values": first,
+        "index": initializer(np.asarray([i for c in expected.checks for i in c.index])),
+        "expected": golden_floats([v for c in expected.checks for v in c.expected]),
+        "allowed": golden_floats([v for c in expected.checks for v in c.allowed]),
+        "checks": checks,
+        "check_rows": [repr((c.tensor, c.call == AT_END, c.index)) for c in expected.checks],
+        "oracle": oracle_source(graph),
+        "trained": list(graph.trained),
+        "gradients": list(graph.grads),
+        "updates": list(graph.updates),
+    }
+
+
+def _also(
+    plan: Plan,
+    kernel: kernels.Kernel,
+    sizes: Mapping[str, Size],
+    positions: Sequence[int],
+    operands: Sequence[str],
+) -> dict[str, str]:
+    """A further kernel of a call, over some of its operands."""
+    return {
+        "symbol": kernel.symbol(plan.prefix),
+        "arguments": ", ".join(["me", *(operands[position] for position in positions)]),
+        "sizes": size_text(sizes),
+        "sizes_type": kernels.sizes_type(kernel.family, plan.prefix),
+    }
+
+
+def golden_floats(values: Any) -> str:
+    return initializer(np.asarray(values, dtype=np.float64))

@@ -1,0 +1,1 @@
+"""ONNX files: reading, rewriting, the walk over their nodes, and what they do in training."""

@@ -1,0 +1,1 @@
+"""PyTorch modules: export, checks, and the walk over the exported program."""

@@ -1,0 +1,1 @@
+"""Kernels: the catalogue, the families in C, the generators for Xpulp, and the laboratory."""

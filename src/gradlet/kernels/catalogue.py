@@ -1,0 +1,426 @@
+"""The catalogue of kernels: one TOML per family in `families/`, names derived, text rendered.
+
+A kernel is a family, a mode, an optional epilogue (an update fused into the store), a variant and
+a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import jinja2
+
+from gradlet.ir.dtypes import DTYPES
+from gradlet.ops.base import Size
+
+FAMILIES = Path(__file__).parent / "families"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One pointer argument. dtype '' is the kernel's own."""
+
+    name: str
+    dtype: str = ""
+    optional: bool = False
+
+    @staticmethod
+    def parse(text: str) -> Operand:
+        name, _, dtype = text.rstrip("?").partition(":")
+        return Operand(name, dtype, text.endswith("?"))
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a fused store does, and touches besides the value and the result: states, then
+    settings."""
+
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    store: str
+    doc: str
+    fresh: bool = False  # what was there before does not matter
+
+
+_HYPER = Operand("hyper", "f32")
+EPILOGUES = {
+    "sgd": Epilogue(
+        (),
+        (_HYPER,),
+        "{w} = gl_sgd_step({w}, {value}, hyper);",
+        "applies one sgd step to the weights",
+    ),
+    "momentum": Epilogue(
+        (Operand("moment"),),
+        (_HYPER,),
+        "{w} = gl_momentum_step({w}, {value}, &moment[{index}], hyper);",
+        "applies one momentum step to the weights",
+    ),
+    "sum": Epilogue((), (), "{w} += {value};", "adds to what is there"),
+    "relu": Epilogue((), (), "{w} = gl_relu({value});", "takes 0 for what is negative", fresh=True),
+}
+"""Updates and maps are named by the op that the store swallows; `sum` is for all tiles of a
+reduction but the first."""
+MAPS = ("relu",)
+"""Elementwise ops of the result alone."""
+UPDATES = tuple(name for name in EPILOGUES if name not in ("sum", *MAPS))
+
+
+@dataclass(frozen=True)
+class Mode:
+    name: str
+    doc: str
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    epilogues: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
+    effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
+    those that are far from it at some sizes; a generator may have a function for it instead. far:
+    operands that must not lie in the nearest memory; the kernel itself fetches what it needs. Where
+    it `fetches`, inputs may lie anywhere, and it copies parts of those that are far."""
+
+    name: str
+    template: str
+    isa: str
+    modes: tuple[str, ...]
+    needs: str
+    scratch: str
+    params: tuple[tuple[str, Any], ...]
+    generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
+    effort: str = ""
+    fetches: bool = False
+    far: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    doc: str
+    sizes: tuple[tuple[str, int], ...]  # (field, elements; 0 for a plain number)
+    modes: Mapping[str, Mode]
+    variants: tuple[Variant, ...]
+    fractions: frozenset[str] = frozenset()  # sizes that are floats, written "name:f32"
+    stepped: bool = False  # called once per step, with its number
+
+
+@dataclass(frozen=True)
+class Kernel:
+    family: str
+    mode: str
+    epilogue: str
+    variant: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        return self.symbol("gl")
+
+    def symbol(self, prefix: str) -> str:
+        stem = "_".join(filter(None, (prefix, self.dtype, self.family, self.mode, self.epilogue)))
+        return f"{stem}__{self.variant}"
+
+
+@cache
+def catalogue() -> dict[str, Family]:
+    families = [_load(path) for path in sorted(FAMILIES.glob("*/*.toml"))]
+    return {family.name: family for family in families}
+
+
+def kernels(dtype: str = "f32") -> Iterator[Kernel]:
+    """Every kernel that can be rendered."""
+    for family in catalogue().values():
+        for mode in family.modes.values():
+            for variant in family.variants:
+                if variant.modes and mode.name not in variant.modes:
+                    continue
+                for epilogue in ("", *mode.epilogues):
+                    yield Kernel(family.name, mode.name, epilogue, variant.name, dtype)
+
+
+def candidates(
+    family: str,
+    mode: str,
+    epilogue: str,
+    sizes: Mapping[str, Size],
+    isa: tuple[str, ...],
+    dtype: str,
+    *,
+    far: Collection[str] = (),
+) -> list[Kernel]:
+    """Kernels that compute this on a machine with these instruction sets, plainest first. far:
+    the operands that may be left to a kernel that fetches them itself."""
+    entry = catalogue()[family]
+    if epilogue and epilogue not in entry.modes[mode].epilogues:
+        return []
+    return [
+        Kernel(family, mode, epilogue, variant.name, dtype)
+        for variant in entry.variants
+        if variant.isa in isa
+        and (not variant.modes or mode in variant.modes)
+        and set(variant.far) <= set(far)
+        and (not variant.needs or evaluate(variant.needs, sizes))
+    ]
+
+
+def variant_of(kernel: Kernel) -> Variant:
+    for variant in catalogue()[kernel.family].variants:
+        if variant.name == kernel.variant and (not variant.modes or kernel.mode in variant.modes):
+            return variant
+    raise KeyError(kernel.name)
+
+
+def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    return _amount(variant_of(kernel), "scratch", sizes, cores)
+
+
+def effort(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    """0 where nothing is known but the number of multiply-adds."""
+    variant = variant_of(kernel)
+    if not variant.effort and variant.generator:
+        known = getattr(_generator(variant), "effort", None)
+        return known(kernel.mode, sizes, cores, dict(variant.params)) if known else 0
+    return _amount(variant, "effort", sizes, cores)
+
+
+def effort_matters(kernel: Kernel) -> bool:
+    """Whether it depends on the sizes of a tile how good a kernel is."""
+    variant = variant_of(kernel)
+    return bool(variant.effort) or hasattr(_generator(variant), "effort")
+
+
+def _generator(variant: Variant) -> Any:
+    return (
+        import_module(f"gradlet.kernels.xpulp.{variant.generator}") if variant.generator else None
+    )
+
+
+def _amount(variant: Variant, field: str, sizes: Mapping[str, Size], cores: int) -> int:
+    expression = getattr(variant, field)
+    if not expression:
+        return 0
+    return int(evaluate(expression, {**sizes, **dict(variant.params), "cores": cores}))
+
+
+def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    """Outputs and inputs in the order of the C arguments, the epilogue's after the mode's."""
+    mode = catalogue()[kernel.family].modes[kernel.mode]
+    if not kernel.epilogue:
+        return mode.outputs, mode.inputs
+    extra = EPILOGUES[kernel.epilogue]
+    return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+
+
+def fetched(kernel: Kernel) -> tuple[int, ...]:
+    """Which of its inputs a kernel fetches itself, by number."""
+    far = variant_of(kernel).far
+    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in far)
+
+
+def updated(kernel: Kernel) -> bool:
+    """Whether the result depends on what its memory held before."""
+    return bool(kernel.epilogue) and not EPILOGUES[kernel.epilogue].fresh
+
+
+def sizes_type(family: str, prefix: str = "gl") -> str:
+    return f"{prefix}_{family}_sizes"
+
+
+def prototype(kernel: Kernel, prefix: str = "gl") -> str:
+    return f"void {kernel.symbol(prefix)}({', '.join(_parameters(kernel, prefix))})"
+
+
+def sizes_struct(family: str, prefix: str = "gl") -> str:
+    entry = catalogue()[family]
+    kinds = {name: "float" if name in entry.fractions else "int32_t" for name, _ in entry.sizes}
+    fields = " ".join(
+        f"{kinds[name]} {name}[{count}];" if count else f"{kinds[name]} {name};"
+        for name, count in entry.sizes
+    )
+    return f"typedef struct {{ {fields} }} {sizes_type(family, prefix)};"
+
+
+@cache
+def render(kernel: Kernel, prefix: str = "gl") -> str:
+    """The C file of one kernel; it includes the runtime and nothing else."""
+    family, variant = catalogue()[kernel.family], variant_of(kernel)
+    mode = family.modes[kernel.mode]
+    text = (
+        _environment()
+        .get_template(variant.template.format(mode=kernel.mode))
+        .render(
+            T=DTYPES[kernel.dtype].c,
+            mode=kernel.mode,
+            epilogue=kernel.epilogue,
+            opening=prototype(kernel, prefix),
+            sizes_type=sizes_type(kernel.family, prefix),
+            load=lambda place: place,
+            store=_store(kernel),
+            block_params=", ".join(
+                p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
+            ),
+            block_args=", ".join(_argument_names(kernel)),
+            widths=_ladder(dict(variant.params).get("columns", 1)),
+            **dict(variant.params),
+            **(_generated(kernel, prefix) if variant.generator else {}),
+        )
+    )
+    fused = f" The store {EPILOGUES[kernel.epilogue].doc}." if kernel.epilogue else ""
+    comment = f"/* {kernel.name}: {family.doc}.\n * {mode.doc}.{fused} */\n"
+    struct = sizes_struct(kernel.family, prefix)
+    return f'{comment}#include "gl.h"\n\n{struct}\n\n{text.strip()}\n'
+
+
+def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
+    """Declarations of some kernels and of the sizes that they take."""
+    families = dict.fromkeys(kernel.family for kernel in kernels_used)
+    guard = f"{prefix.upper()}_KERNELS_H"
+    structs = "\n".join(sizes_struct(family, prefix) for family in families)
+    prototypes = "\n".join(prototype(kernel, prefix) + ";" for kernel in kernels_used)
+    return (
+        "/* The kernels of this network: outputs, inputs, scratch, sizes; all cores call them. */\n"
+        f"#ifndef {guard}\n#define {guard}\n\n"
+        f'#include "gl.h"\n\n{structs}\n\n{prototypes}\n\n#endif\n'
+    )
+
+
+def _parameters(kernel: Kernel, prefix: str) -> list[str]:
+    outputs, inputs = operands(kernel)
+
+    def c_type(operand: Operand) -> str:
+        return DTYPES[operand.dtype or kernel.dtype].c
+
+    params = ["gl_core me"]
+    params += [f"{c_type(o)} *{o.name}" for o in outputs]
+    params += [f"const {c_type(i)} *{i.name}" for i in inputs]
+    if variant_of(kernel).scratch:
+        params.append(f"{DTYPES[kernel.dtype].c} *scratch")
+    if catalogue()[kernel.family].stepped:
+        params.append("int32_t step")
+    params.append(f"const {sizes_type(kernel.family, prefix)} *s")
+    return params
+
+
+def _argument_names(kernel: Kernel) -> list[str]:
+    outputs, inputs = operands(kernel)
+    return [*(o.name for o in outputs), *(i.name for i in inputs), "s"]
+
+
+def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
+    """What the generator of a variant makes, and the whole signature as its template needs it."""
+    variant = variant_of(kernel)
+    made: dict[str, str] = _generator(variant).generate(
+        kernel.mode, kernel.epilogue, dict(variant.params)
+    )
+    parameters = _parameters(kernel, prefix)
+    names = [text.split()[-1].lstrip("*") for text in parameters]
+    return {
+        "symbol": kernel.symbol(prefix),
+        "params": ", ".join(parameters),
+        "names": names,
+        "args": ", ".join(names),
+        **made,
+    }
+
+
+def _store(kernel: Kernel) -> Any:
+    def store(array: str, index: str, value: str) -> str:
+        if kernel.epilogue:
+            text = EPILOGUES[kernel.epilogue].store
+            return text.format(w=f"{array}[{index}]", index=index, value=value)
+        return f"{array}[{index}] = {value};"
+
+    return store
+
+
+def _ladder(columns: int) -> list[int]:
+    """Block widths that cover any number of columns: the full one, then 4, then 1."""
+    return [columns, *(width for width in (4, 1) if width < columns)]
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(sorted(FAMILIES.iterdir())),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _load(path: Path) -> Family:
+    value = tomllib.loads(path.read_text())
+    modes = {
+        name: Mode(
+            name,
+            item["doc"],
+            tuple(map(Operand.parse, item["outputs"])),
+            tuple(map(Operand.parse, item["inputs"])),
+            tuple(item.get("epilogues", ())),
+        )
+        for name, item in value["modes"].items()
+    }
+    variants = tuple(
+        Variant(
+            item["name"].format(**params),
+            item["template"],
+            item.get("isa", "c"),
+            tuple(item.get("modes", ())),
+            item.get("needs", ""),
+            item.get("scratch", ""),
+            tuple(params.items()),
+            item.get("generator", ""),
+            item.get("effort", ""),
+            item.get("fetches", False),
+            tuple(item.get("far", ())),
+        )
+        for item in value["variants"]
+        for params in item.get("space", [{}])
+    )
+    fractions = [text.removesuffix(":f32") for text in value["sizes"] if text.endswith(":f32")]
+    sizes = tuple(_field(text.removesuffix(":f32")) for text in value["sizes"])
+    stepped = bool(value.get("stepped", False))
+    return Family(path.stem, value["doc"], sizes, modes, variants, frozenset(fractions), stepped)
+
+
+def _field(text: str) -> tuple[str, int]:
+    name, _, count = text.rstrip("]").partition("[")
+    return name, int(count or 0)
+
+
+_ARITHMETIC = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Subscript),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod),
+    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+    *(ast.BoolOp, ast.And, ast.Or, ast.Call),
+)
+
+
+def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
+    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements:
+    all that a TOML may compute."""
+    return eval(_compiled(expression), {"__builtins__": {}, "min": min, "max": max}, sizes)
+
+
+@cache
+def _compiled(expression: str) -> CodeType:
+    tree = ast.parse(expression, mode="eval")
+    nodes = list(ast.walk(tree))
+    chained = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in nodes)
+    called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    simple = not chained and called <= {"min", "max"}
+    if not simple or not all(isinstance(node, _ARITHMETIC) for node in nodes):
+        raise ValueError(f"'{expression}' is not simple arithmetic")
+    return compile(tree, "<toml>", "eval")

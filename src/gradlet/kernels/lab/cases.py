@@ -1,0 +1,228 @@
+"""What can be measured: one kernel call with operands, and what float64 makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradlet.errors import GradletError
+from gradlet.ir.graph import Array, Attrs
+from gradlet.kernels.catalogue import EPILOGUES, catalogue
+from gradlet.ops import OPS
+from gradlet.ops.base import ShapeError
+from gradlet.ops.conv import conv_sizes
+from gradlet.ops.learning.optimizer import update_op
+from gradlet.ops.lib.channels import LAYOUTS as MAPS
+from gradlet.ops.lib.channels import channels_last
+from gradlet.oracle.tolerance import MARGIN
+
+STEPS = ("forward", "weight_grad", "input_grad")
+LAYOUTS = ("nn", "nt", "tn")
+HYPER = {"sgd": (0.01, 0.0), "momentum": (0.01, 0.0, 0.9, 0.0)}
+"""Rate and decay, as a layer that is trained has them."""
+ROUNDOFF = 2.0**-24
+LARGEST = 2**18
+
+
+@dataclass(frozen=True)
+class Case:
+    """tolerance is how far off the first output may be, element by element."""
+
+    label: str
+    family: str
+    mode: str
+    epilogue: str
+    sizes: Mapping[str, int]
+    outputs: tuple[Array, ...]
+    inputs: tuple[Array | None, ...]
+    macs: int
+    expected: Array
+    tolerance: Array
+
+    @property
+    def bytes(self) -> int:
+        arrays = (*self.outputs, *self.inputs)
+        return sum(v.nbytes for v in arrays if v is not None) + 4 * len(self.sizes)
+
+
+def gemm(
+    m: int, n: int, k: int, layout: str = "nn", update: str = "", *, bias: bool = False
+) -> Case:
+    """c[m, n] = a . b; nt: b is [n, k], tn: a is [k, m]."""
+    _positive(m=m, n=n, k=k)
+    if layout not in LAYOUTS:
+        raise GradletError(f"--layout {layout}: there are {', '.join(LAYOUTS)}")
+    random = _random()
+    a = random(1, k, m) if layout == "tn" else random(1, m, k)
+    b = random(1, n, k) if layout == "nt" else random(1, k, n)
+    left = a[0].T if layout == "tn" else a[0]
+    right = b[0].T if layout == "nt" else b[0]
+    added = random(n) if bias else None
+    value, size = (
+        (one.astype(np.float64) @ other.astype(np.float64))[None]
+        for one, other in ((left, right), (np.abs(left), np.abs(right)))
+    )
+    if added is not None:
+        value, size = value + added, size + np.abs(added)
+    sizes = {"batch": 1, "m": m, "n": n, "k": k}
+    label = f"gemm {m}x{n}x{k} {layout}"
+    return _case(label, "gemm", layout, update, sizes, (a, b, added), m * n * k, value, size, k + 1)
+
+
+def linear(inputs: int, outputs: int, batch: int, step: str, update: str = "") -> Case:
+    """A fully connected layer with weights w[outputs, inputs] and bias."""
+    _positive(**{"in": inputs, "out": outputs, "batch": batch})
+    _known_step(step)
+    made = {
+        "forward": lambda: gemm(batch, outputs, inputs, "nt", update, bias=True),
+        "input_grad": lambda: gemm(batch, inputs, outputs, "nn", update),
+        "weight_grad": lambda: gemm(outputs, inputs, batch, "tn", update),
+    }[step]()
+    return _renamed(made, f"linear {inputs}->{outputs}, batch {batch}, {step}")
+
+
+def conv2d(
+    shape: Sequence[int],
+    channels: int,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    groups: int,
+    batch: int,
+    step: str,
+    update: str = "",
+    dilation: tuple[int, int] = (1, 1),
+    layout: str = "chw",
+) -> Case:
+    """shape: channels, height, width, whatever the layout. padding: top, left, bottom, right."""
+    _positive(**{"out-channels": channels, "groups": groups, "batch": batch})
+    _positive(kernel=min(kernel), stride=min(stride), dilation=min(dilation))
+    _known_step(step)
+    if layout not in MAPS:
+        raise GradletError(f"--layout {layout}: there are {', '.join(MAPS)}")
+    if shape[0] % groups or channels % groups:
+        raise GradletError(
+            f"{shape[0]} input and {channels} output channels cannot be split into {groups} groups"
+        )
+    attrs: Attrs = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "size": tuple(shape[1:]),
+        "kernel": kernel,
+        "layout": layout,
+    }
+    random = _random()
+    x = random(batch, *shape)
+    w = random(channels, shape[0] // groups, *kernel)
+    try:
+        (made,) = OPS["conv2d"].shape({**attrs, "layout": "chw"}, x.shape, w.shape)
+    except ShapeError as error:
+        raise GradletError(f"this layer has no output: {error}") from None
+    sizes = conv_sizes(attrs, x.shape, w.shape, made)
+    macs = int(np.prod(made)) * int(np.prod(w.shape[1:]))
+    b, dy = random(channels), random(*made)
+    sums = {"forward": w[0].size + 1, "input_grad": w[:, 0].size, "weight_grad": dy[:, 0].size}
+    offset = b[:, None, None]
+    if channels_last(attrs):
+        x, w, dy = (np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, w, dy))
+        offset = b
+    op, operands = {
+        "forward": ("conv2d", (x, w, b)),
+        "input_grad": ("conv2d_input_grad", (dy, w)),
+        "weight_grad": ("conv2d_weight_grad", (dy, x)),
+    }[step]
+    value, size = (
+        OPS[op].reference(attrs, *(change(v.astype(np.float64)) for v in operands))[0]
+        for change in (np.asarray, np.abs)
+    )
+    if step == "forward" and update == "sum":
+        operands = (x, w, None)
+        value, size = value - offset, size - np.abs(offset)
+    label = (
+        f"conv2d {'x'.join(map(str, shape))} -> {channels}, kernel {kernel[0]}x{kernel[1]}, "
+        f"stride {stride[0]}x{stride[1]}, groups {groups}, batch {batch}, {step}"
+    )
+    if max(dilation) > 1:
+        label += f", dilation {dilation[0]}x{dilation[1]}"
+    mode = f"{step}_hwc" if channels_last(attrs) else step
+    return _case(label, "conv2d", mode, update, sizes, operands, macs, value, size, sums[step])
+
+
+def _case(
+    label: str,
+    family: str,
+    mode: str,
+    update: str,
+    sizes: Mapping[str, int],
+    inputs: tuple[Array | None, ...],
+    macs: int,
+    value: Array,
+    size: Array,
+    roundings: int,
+) -> Case:
+    """The same with an update fused into the store, if one is wanted."""
+    known = catalogue()[family].modes[mode].epilogues
+    if update and update not in known:
+        able = f"; there are {', '.join(known)}" if known else ""
+        raise GradletError(f"--update {update}: {label} cannot be fused with it{able}")
+    outputs: tuple[Array, ...] = (np.full(value.shape, np.nan, np.float32),)
+    if update:
+        states = 1 + len(EPILOGUES[update].outputs)
+        outputs = tuple(_random(7 + i)(*value.shape) for i in range(states))
+        value, size = _updated(update, outputs, value, size)
+        roundings += 4
+        if update in HYPER:
+            inputs = (*inputs, np.array(HYPER[update], np.float32))
+        label = f"{label}, {update}"
+    bound = MARGIN * roundings * ROUNDOFF * size
+    return Case(label, family, mode, update, sizes, outputs, inputs, macs, value, bound)
+
+
+def _updated(
+    update: str, outputs: Sequence[Array], value: Array, size: Array
+) -> tuple[Array, Array]:
+    w, *states = (v.astype(np.float64) for v in outputs)
+    reach = size + np.sum(np.abs(outputs), axis=0)
+    if update not in HYPER:
+        return w + value, reach
+    hyper = np.array(HYPER[update], np.float32).astype(np.float64)
+    return update_op(update).reference({}, w, value, hyper, *states)[0], reach
+
+
+def _renamed(case: Case, label: str) -> Case:
+    values: dict[str, Any] = {**vars(case), "label": label}
+    if case.epilogue:
+        values["label"] += f", {case.epilogue}"
+    return Case(**values)
+
+
+def _random(seed: int = 0) -> Any:
+    generator = np.random.default_rng(seed)
+
+    def draw(*shape: int) -> Array:
+        elements = math.prod(shape)
+        if elements > LARGEST:
+            raise GradletError(
+                f"an operand of {'x'.join(map(str, shape))} has {elements:,} elements; L1, where "
+                f"it has to lie, never has room for more than {LARGEST:,}"
+            )
+        return np.asarray(generator.standard_normal(shape), np.float32)
+
+    return draw
+
+
+def _positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise GradletError(f"--{name} {size}: it must be 1 or more")
+
+
+def _known_step(step: str) -> None:
+    if step not in STEPS:
+        raise GradletError(f"--step {step}: there are {', '.join(STEPS)}")

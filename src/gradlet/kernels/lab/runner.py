@@ -1,0 +1,391 @@
+"""Kernels on the simulated cluster, call by call: any operands, any sizes, results and cycles.
+
+One program has all the kernels and is compiled once; between two calls it waits for the next job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Self
+
+import jinja2
+import numpy as np
+
+from gradlet.errors import GradletError
+from gradlet.ir.graph import Array
+from gradlet.kernels import catalogue as kernels
+from gradlet.kernels.catalogue import Kernel
+from gradlet.ops.base import Size
+from gradlet.runtime import FOLDER, STARTUP, includes, port_file
+from gradlet.sim import Machine, SimConfig, SimError, Symbols, explain
+from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN, STATUS_LIMIT
+from gradlet.stack_use import reserved_for, stack_need
+from gradlet.support.cache import scratch_folder
+from gradlet.support.compiler import build_program
+from gradlet.targets.target import Target
+
+TEMPLATES = FOLDER.parent / "codegen" / "templates"
+MILESTONES = ("gl_trial_wait", "gl_trial_go", "gl_trial_end")
+ARGUMENTS = 16
+LIMIT = 2_000_000_000
+L1_STEP = 256
+"""The size of L1 is a multiple of this."""
+GUARD = 32
+"""Bytes between operands that nobody may touch, where accesses are checked."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call left in its outputs, and what it cost from its call to past its barrier."""
+
+    outputs: tuple[Array, ...]
+    cycles: int
+    instructions: tuple[int, ...]  # by core
+    stalls: tuple[Mapping[str, int], ...]  # by core, by cause
+
+
+def with_stacks(build: Callable[[Target], bytes], target: Target, called: Sequence[str]) -> bytes:
+    """What `build` links, once more if its functions need more stack than the target has: then the
+    nearest memory is larger by as much, so that there is room for the same operands."""
+    elf = build(target)
+    needed = reserved_for(stack_need(elf, called))
+    return elf if needed <= target.stack else build(stretched(target, needed))
+
+
+def stretched(target: Target, stack: int) -> Target:
+    """The target with stacks of so many bytes, and room for them beside its data."""
+    near, *others = target.memories
+    more = -(-(stack - target.stack) * target.cores // L1_STEP) * L1_STEP
+    machine = dict(target.machine)
+    machine["l1_bytes"] += more
+    memories = (replace(near, size=near.size + more), *others)
+    return replace(target, stack=stack, memories=memories, machine=tuple(machine.items()))
+
+
+def program(used: Sequence[Kernel], target: Target, shift: int = 0) -> bytes:
+    """The ELF that calls these kernels. shift moves their code by so many words."""
+    build = partial(_program, used, shift=shift)
+    return with_stacks(build, target, [kernel.name for kernel in used])
+
+
+def _program(used: Sequence[Kernel], target: Target, shift: int) -> bytes:
+    with scratch_folder() as folder:
+        (folder / "gl_port.h").write_text(port_header(target.port))
+        (folder / "link.ld").write_text(link_script(target, shift))
+        sources = []
+        for kernel in used:
+            sources.append(folder / f"{kernel.name}.c")
+            sources[-1].write_text(_shifted(kernels.render(kernel), shift))
+        changing = [port_file(target.port, n) for n in ("trial.c", *STARTUP)]
+        defines = [f"GL_CORES={target.cores}"]
+        elf = build_program(
+            [*changing, *sources],
+            folder / "trial.elf",
+            flags=target.flags,
+            script=folder / "link.ld",
+            include=[folder, *includes(target.port)],
+            defines=dict.fromkeys(changing, defines),
+            unused=True,
+        )
+        return elf.read_bytes()
+
+
+def port_header(port: str) -> str:
+    """As a project has it."""
+    return _rendered(TEMPLATES / "gl_port.h.j2", port=port)
+
+
+def _rendered(path: Path, **view: Any) -> str:
+    text = path.read_text()
+    template = jinja2.Template(
+        text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return str(template.render(view))
+
+
+def link_script(target: Target, shift: int) -> str:
+    text = _rendered(
+        port_file(target.port, "link.ld.j2"),
+        model="kernels",
+        target_name=target.name,
+        memories=target.memories,
+        stack=target.stack,
+        cores=target.cores,
+    )
+    moved = f"KEEP(*(.text.start)) . += {4 * shift}; "
+    return text.replace("KEEP(*(.text.start)) ", moved)
+
+
+def _shifted(text: str, shift: int) -> str:
+    """Functions of assembler begin at a boundary of a line; the words go behind it."""
+    marker = '".option norelax\\n"\n'
+    return text.replace(marker, marker + '        "nop\\n"\n' * shift)
+
+
+@lru_cache(maxsize=4)
+def _symbols(elf: bytes) -> Symbols:
+    return Symbols(elf)
+
+
+class Paused:
+    """A program that stops at milestones, between which the machine belongs to its owner."""
+
+    def __init__(self, elf: bytes, target: Target) -> None:
+        self.symbols = _symbols(elf)
+        stack = self.symbols.address("gl_stack") or 0
+        self.target = target if stack == target.stack else stretched(target, stack)
+        target = self.target
+        self.machine = Machine(SimConfig.of(target.machine))
+        if problem := self.machine.load_elf(elf):
+            raise GradletError(problem)
+        self.passed = [0] * (target.cores + 1)
+        self.milestone = 0
+        for name in MILESTONES:
+            self.machine.break_at(self.place(name))
+        self.reach("gl_trial_wait")
+
+    def close(self) -> None:
+        self.machine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def place(self, symbol: str) -> int:
+        address = self.symbols.address(symbol)
+        if address is None:
+            raise GradletError(f"the program of kernels has no {symbol}")
+        return address
+
+    def reach(self, symbol: str, limit: int = LIMIT) -> bool:
+        """Run until the first core comes to the next milestone, which is this one; False if that
+        is behind the limit."""
+        self.milestone += 1
+        while max(self.passed) < self.milestone:
+            status = self.machine.run(limit)
+            self.machine.take_stdout()
+            if status == STATUS_LIMIT and limit < LIMIT:
+                self.milestone -= 1  # still the next one
+                return False
+            if status not in (STATUS_BREAK, STATUS_DRAIN):
+                raise SimError(explain(self.machine, status, self.symbols))
+            for core, pc in self.machine.take_breaks():
+                self.passed[core] += 1
+                if self.passed[core] == self.milestone and pc != self.place(symbol):
+                    raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
+        return True
+
+
+class Trial(Paused):
+    """A machine with a program of kernels; `call` runs one of them on all cores."""
+
+    def __init__(
+        self, used: Sequence[Kernel], target: Target, *, shift: int = 0, sanitize: bool = False
+    ) -> None:
+        if target.port != "pulp":
+            raise GradletError(f"kernels can be tried on a pulp cluster only, not '{target.name}'")
+        super().__init__(program(used, target, shift), target)
+        self.sanitize = sanitize
+        if sanitize:
+            self._shut()
+
+    def call(
+        self,
+        kernel: Kernel,
+        outputs: Sequence[Array | None],
+        inputs: Sequence[Array | None],
+        sizes: Mapping[str, Size],
+        *,
+        in_place: Mapping[int, int] | None = None,
+        known: Sequence[int] = (),
+        repeat: int = 1,
+        level: str = "",
+        align: int = 4,
+    ) -> Outcome:
+        """One call. An output's array has its initial contents; with `in_place` (output: input) it
+        lies where that input does. known: outputs that the kernel reads before it writes them.
+        repeat: the steps of a kernel that has several; the cost is that of the last. level: the
+        memory for operands, else the nearest; scratch is near, what the kernel must fetch itself
+        never is."""
+        near = self.target.memories[0].name
+        settings = np.array(size_words(kernel, sizes), np.int32)
+        spots = near_spots = _Spots(*self._room(near), align, self._gap)
+        at_sizes = self._put(spots, settings)
+        if level not in ("", near):
+            spots = _Spots(*self._room(level), align, self._gap)
+        fetched = kernels.fetched(kernel)
+        behind = _Spots(*self._room(self.target.home.name), align, self._gap)
+        at_inputs = [
+            self._put(behind if n in fetched else spots, value) for n, value in enumerate(inputs)
+        ]
+        shared = {output: at_inputs[i] for output, i in (in_place or {}).items()}
+        at_outputs = [
+            shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
+        ]
+        scratch = 4 * kernels.scratch_elements(kernel, sizes, self.target.cores)
+        at_scratch = [near_spots.take(scratch)] if scratch else []
+        words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch]
+        granted = []
+        copied: list[tuple[int, int]] = []
+        if self.sanitize:
+            spans = _spans(at_inputs, inputs)
+            if fetched:
+                copied = self._grant_copies([spans.pop(n) for n in fetched], at_scratch[0], scratch)
+            elif kernels.variant_of(kernel).fetches:  # from wherever they are
+                copied = self._grant_copies(list(spans.values()), at_scratch[0], scratch)
+            if kernels.updated(kernel) or in_place:
+                known = range(len(outputs))
+            granted = self._grant(
+                [(at_sizes, settings.nbytes), *spans.values()],
+                list(_spans(at_outputs, outputs).values()),
+                [(at, scratch) for at in at_scratch],
+                {at_outputs[index] for index in known},
+            )
+        stepped = kernels.catalogue()[kernel.family].stepped
+        for step in range(repeat):
+            own = [*words, *([step] if stepped else []), at_sizes]
+            self.machine.write(self.place("gl_trial"), np.array(own, np.uint32).tobytes())
+            outcome = self._run(list(zip(at_outputs, outputs, strict=True)))
+        for address, size in granted:
+            self.machine.watch(address, size, read=False, write=False, initialised=True)
+        for address, size in copied:
+            self.machine.watch_dma(address, size, read=False, write=False)
+        return outcome
+
+    def _run(self, results: list[tuple[int, Array | None]]) -> Outcome:
+        if self.sanitize:
+            self.machine.watch_new_phase()
+        self.reach("gl_trial_go")
+        before = self._counters()
+        self.reach("gl_trial_end")
+        after = self._counters()
+        self.reach("gl_trial_wait")
+        cycles = self.machine.read(self.place("gl_trial") + 4 + 4 * ARGUMENTS, 4 * 16)
+        return Outcome(
+            tuple(
+                np.frombuffer(self.machine.read(at, v.nbytes), v.dtype).reshape(v.shape).copy()
+                for at, v in results
+                if v is not None
+            ),
+            int(np.frombuffer(cycles, np.uint32)[: self.target.cores].max()),
+            tuple(b[0] - a[0] for a, b in zip(before, after, strict=True)),
+            tuple(
+                {name: b[2][name] - a[2][name] for name in a[2]}
+                for a, b in zip(before, after, strict=True)
+            ),
+        )
+
+    def _put(self, spots: _Spots, value: Array | None) -> int:
+        """The place of an operand, filled; 0 where there is none."""
+        if value is None:
+            return 0
+        at = spots.take(value.nbytes)
+        self.machine.write(at, np.ascontiguousarray(value).tobytes())
+        return at
+
+    def _counters(self) -> list[tuple[int, int, dict[str, int]]]:
+        return [self.machine.core_counters(core) for core in range(self.target.cores)]
+
+    @property
+    def _gap(self) -> int:
+        return GUARD if self.sanitize else 0
+
+    def _room(self, level: str) -> tuple[int, int]:
+        """Where operands may lie in that memory."""
+        memory = next((m for m in self.target.memories if m.name == level), None)
+        if memory is None:
+            raise GradletError(f"'{self.target.name}' has no memory '{level}'")
+        end = memory.base + memory.size
+        if memory == self.target.memories[0]:
+            begin = -(-self.place("gl_l1_used") // 64) * 64 + self._gap
+            return begin, end - self.target.stack * self.target.cores
+        return memory.base + self.target.code, end
+
+    # What may be touched
+
+    def _shut(self) -> None:
+        """Everything but the program, its variables, and the stacks."""
+        for memory in self.target.memories:
+            self.machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
+            self.machine.watch_dma(memory.base, memory.size, read=False, write=False)
+        for begin, end, write in (
+            ("gl_program", "gl_program_end", False),
+            ("gl_data", "gl_data_end", True),
+            ("gl_l1_start", "gl_l1_used", True),
+        ):
+            size = self.place(end) - self.place(begin)
+            if size:
+                self.machine.watch(
+                    self.place(begin), size, read=True, write=write, initialised=True
+                )
+
+    def _grant(
+        self,
+        inputs: list[tuple[int, int]],
+        outputs: list[tuple[int, int]],
+        scratch: list[tuple[int, int]],
+        known: set[int],
+    ) -> list[tuple[int, int]]:
+        """What this call may do; known: where outputs have values before, which it updates."""
+        watch = self.machine.watch
+        top, stack = self.place("gl_stacks_end"), self.target.stack
+        for core in range(self.target.cores):
+            low = top - stack * (core + 1)
+            watch(low, stack, read=True, write=True, initialised=True, owner=core)
+        for span in inputs:
+            watch(*span, read=True, write=False, initialised=True)
+        for span in outputs:
+            watch(*span, read=True, write=True, initialised=span[0] in known)
+        for span in scratch:
+            watch(*span, read=True, write=True, initialised=False)
+        return [*inputs, *outputs, *scratch]
+
+    def _grant_copies(
+        self, sources: list[tuple[int, int]], scratch: int, size: int
+    ) -> list[tuple[int, int]]:
+        """Transfers of the kernel's own, from there to its scratch; cores have no access there."""
+        for address, length in sources:
+            self.machine.watch(address, length, read=False, write=False, initialised=True)
+            self.machine.watch_dma(address, length, read=True, write=False)
+        self.machine.watch_dma(scratch, size, read=False, write=True)
+        return [*sources, (scratch, size)]
+
+
+class _Spots:
+    """Places for operands, one behind the other."""
+
+    def __init__(self, begin: int, end: int, align: int, gap: int) -> None:
+        self.begin, self.next, self.end, self.align, self.gap = begin, begin, end, align, gap
+
+    def take(self, size: int) -> int:
+        at = -(-self.next // self.align) * self.align
+        self.next = at + size + self.gap
+        if self.next > self.end:
+            raise GradletError(
+                f"the operands of a kernel need {self.next - self.begin:,} bytes and more, there "
+                f"are {self.end - self.begin:,}"
+            )
+        return at
+
+
+def size_words(kernel: Kernel, sizes: Mapping[str, Size]) -> list[int]:
+    """The sizes as the kernel's struct has them."""
+    family = kernels.catalogue()[kernel.family]
+    words: list[int] = []
+    for name, _ in family.sizes:
+        value = sizes[name]
+        for number in value if isinstance(value, tuple) else (value,):
+            fraction = name in family.fractions
+            words.append(int(np.float32(number).view(np.int32)) if fraction else int(number))
+    return words
+
+
+def _spans(places: Sequence[int], values: Sequence[Array | None]) -> dict[int, tuple[int, int]]:
+    """Of the operands that are there, by number."""
+    pairs = enumerate(zip(places, values, strict=True))
+    return {n: (at, value.nbytes) for n, (at, value) in pairs if value is not None}

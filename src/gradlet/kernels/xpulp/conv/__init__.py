@@ -1,0 +1,1 @@
+"""Convolutions: direct, by im2col packing, pointwise, strided."""

@@ -1,0 +1,1 @@
+"""Depthwise convolutions with 3 x 3 taps."""

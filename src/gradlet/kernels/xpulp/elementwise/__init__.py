@@ -1,0 +1,1 @@
+"""Functions of one or two elements, optimizer steps, losses of single elements."""

@@ -1,0 +1,2 @@
+"""Matrix products: register blocks, panels, matrix-vector and outer products, linear backward
+passes."""

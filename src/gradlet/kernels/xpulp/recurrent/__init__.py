@@ -1,0 +1,1 @@
+"""Recurrent layers: products with the state, and gates."""

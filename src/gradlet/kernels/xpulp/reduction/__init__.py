@@ -1,0 +1,1 @@
+"""Sums, softmax, normalisation, pooling: many elements to few."""

@@ -1,0 +1,99 @@
+"""Running sums along a dimension, from either end, with or without the element itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ops.base import (
+    Axis,
+    Call,
+    Emitter,
+    Importer,
+    Lowering,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    from_onnx,
+    from_torch,
+    integer,
+    register,
+)
+
+
+@register
+class CumSum(Op):
+    name = "cumsum"
+    counts = True
+    inputs = ("x",)
+    linear = True
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if integer(attrs, "axis") not in range(len(ins[0])):
+            raise ShapeError(f"there is no dimension {attrs['axis']}")
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        axis = integer(attrs, "axis")
+        x = np.flip(ins[0], axis) if attrs["reverse"] else ins[0]
+        y = np.cumsum(x, axis)
+        y = y - x if attrs["exclusive"] else y
+        return (np.flip(y, axis) if attrs["reverse"] else y,)
+
+    def vjp(
+        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, str]:
+        back = {**site.attrs, "reverse": not site.attrs["reverse"]}
+        return {"x": emit.add("cumsum", [grads[0]], back)}
+
+    def work(self, site: Site) -> Work:
+        return Work(0, site.moved_bytes, site.ins[0].elements)
+
+    def roundings(self, site: Site, out: Tensor) -> float:
+        return float(out.shape[integer(site.attrs, "axis")])
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return tuple(
+            Axis(f"dim{dim}", extent, (Span("x", dim), Span("y", dim)))
+            for dim, extent in enumerate(site.outs[0].shape)
+            if dim != integer(site.attrs, "axis")
+        )
+
+    def lower(self, site: Site) -> Lowering:
+        axis, shape = integer(site.attrs, "axis"), site.outs[0].shape
+        sizes = {
+            "outer": int(np.prod(shape[:axis], dtype=int)),
+            "length": shape[axis],
+            "inner": int(np.prod(shape[axis + 1 :], dtype=int)),
+            "reverse": int(bool(site.attrs["reverse"])),
+            "exclusive": int(bool(site.attrs["exclusive"])),
+        }
+        return Lowering("scan", "sum", sizes)
+
+    def torch(self, attrs: Attrs, *ins: str) -> str:
+        axis, x = attrs["axis"], ins[0]
+        turned = f"{x}.flip({axis})" if attrs["reverse"] else x
+        y = f"{turned}.cumsum({axis})"
+        y = f"{y}.flip({axis})" if attrs["reverse"] else y
+        return f"({y} - {x})" if attrs["exclusive"] else y
+
+
+def _cumsum(imp: Importer, x: str, axis: int, *, reverse: bool, exclusive: bool) -> str:
+    attrs = {"axis": axis % len(imp.shape(x)), "reverse": reverse, "exclusive": exclusive}
+    return imp.add("cumsum", [x], attrs)
+
+
+@from_torch("aten.cumsum.default", "aten.cumsum_.default")
+def _torch_cumsum(imp: Importer, call: Call) -> str:
+    x = imp.tensor(call.args[0])
+    return _cumsum(imp, x, int(call.args[1]), reverse=False, exclusive=False)
+
+
+@from_onnx("CumSum")
+def _onnx_cumsum(imp: Importer, call: Call) -> str:
+    x, axis = imp.tensor(call.args[0]), int(imp.static(call.args[1]).reshape(()))
+    reverse, exclusive = (bool(call.attrs.get(key, 0)) for key in ("reverse", "exclusive"))
+    return _cumsum(imp, x, axis, reverse=reverse, exclusive=exclusive)

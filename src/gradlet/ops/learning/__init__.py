@@ -1,0 +1,1 @@
+"""Losses, optimizers, clipping, and partial updates of a weight."""

@@ -1,0 +1,128 @@
+"""Gradient clipping, by value and by the norm of all gradients together.
+
+`clip` is a tensor of one number that lives beside the weights, so that it may change at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gradlet.ir.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.lib.pointwise import row_major, same_index_axes
+from gradlet.ops.lib.tiling import Box
+
+PARTS = 16
+"""Partial sums of a norm, each of every 16th element: cores share them, their number fixes the
+order of the sum, and neighbours of the elements, wherever they begin, know their parts."""
+
+
+@register
+class ClipValue(Op):
+    name = "clip_value"
+    inputs = ("g", "clip")
+    exact = True
+    overwrites = ("g",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        g, clip = ins
+        return (np.clip(g, -clip, clip).reshape(g.shape),)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return same_index_axes(site.outs[0].shape, ("g", "y"))
+
+    def lower(self, site: Site) -> Lowering:
+        return Lowering("clip", "value", {"count": site.outs[0].elements, "begin": 0})
+
+
+@register
+class ClipSquares(Op):
+    """Sums of squares of the elements of one gradient, on top of those of the gradients before;
+    the first element belongs to the part `begin`."""
+
+    name = "clip_squares"
+    inputs = ("g", "before?")
+    adds_once = ("before",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        if len(ins) == 2 and ins[1] != (PARTS,):
+            raise ShapeError(f"a norm has {PARTS} parts")
+        return ((PARTS,),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        flat, begin = ins[0].reshape(-1), _begin(attrs)
+        padded = np.zeros(-(-(begin + flat.size) // PARTS) * PARTS, flat.dtype)
+        padded[begin : begin + flat.size] = flat
+        parts = (padded.reshape(-1, PARTS) ** 2).sum(axis=0)
+        return (parts + ins[1] if len(ins) == 2 else parts,)
+
+    def work(self, site: Site) -> Work:
+        return Work(site.ins[0].elements, site.moved_bytes)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        """The outermost dimension, as its parts are whole lines of neighbours."""
+        for dim, extent in enumerate(site.ins[0].shape):
+            if extent > 1:
+                return (Axis(f"dim{dim}", extent, (Span("g", dim),), reduction=True),)
+        return ()
+
+    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+        strides = row_major(site.ins[0].shape)
+        first = sum(low * step for (low, _), step in zip(parts["g"], strides, strict=True))
+        return {"begin": (_begin(site.attrs) + first) % PARTS}
+
+    def lower(self, site: Site) -> Lowering:
+        sizes = {"count": site.ins[0].elements, "begin": _begin(site.attrs)}
+        return Lowering("clip", "squares", sizes)
+
+
+def _begin(attrs: Attrs) -> int:
+    return integer(attrs, "begin") if "begin" in attrs else 0
+
+
+@register
+class ClipFactor(Op):
+    """What all gradients are multiplied by: limit / norm, at most 1, as PyTorch computes it."""
+
+    name = "clip_factor"
+    inputs = ("squares", "clip")
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return ((1,),)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        squares, clip = ins
+        return (np.minimum(1.0, clip / (np.sqrt(squares.sum()) + 1e-6)),)
+
+    def work(self, site: Site) -> Work:
+        return Work(0, site.moved_bytes, PARTS + 2)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return ()
+
+    def lower(self, site: Site) -> Lowering:
+        return Lowering("clip", "factor", {"count": PARTS, "begin": 0})
+
+
+@register
+class ClipScale(Op):
+    name = "clip_scale"
+    inputs = ("g", "factor")
+    overwrites = ("g",)
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (ins[0],)
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        return ((ins[0] * ins[1]).reshape(ins[0].shape),)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        return same_index_axes(site.outs[0].shape, ("g", "y"))
+
+    def lower(self, site: Site) -> Lowering:
+        return Lowering("clip", "scale", {"count": site.outs[0].elements, "begin": 0})

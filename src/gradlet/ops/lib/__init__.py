@@ -1,0 +1,1 @@
+"""What op files share: windows, channel layouts, tiling, broadcasting."""

@@ -1,0 +1,1 @@
+"""Recurrent layers as one kernel call per time step."""

@@ -1,0 +1,185 @@
+"""Runs a training graph in numpy: the ops' own references, in float64, step by step.
+
+An exact run can also measure, node by node, how much rounding in the tensors' own dtype may add to
+each element. A later run disturbed by that much shows how far such errors travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+
+from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.graph import Array, Graph, Site
+from gradlet.ops import OPS
+from gradlet.oracle.noise import disturbed
+
+Spread = dict[str, Array]
+"""For each tensor, the size of the error that the node which makes it may add."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Every value of one training step: the last micro-batch's tensors, and the state after."""
+
+    values: Mapping[str, Array]
+    loss: float
+    state: Mapping[str, Array]
+
+
+class _Options(TypedDict):
+    spread: Spread
+    measure: bool
+    seed: int | None
+    amplitude: float
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What a disturbed run adds to every result: a draw by seed and value times the spread."""
+
+    seed: int
+    spreads: list[Spread]
+    amplitude: float = 1.0
+
+
+def run_reference(
+    graph: Graph,
+    steps: int,
+    *,
+    overrides: Mapping[str, Array] | None = None,
+    measured: list[Spread] | None = None,
+    disturbance: Disturbance | None = None,
+) -> Iterator[Step]:
+    """Yield `steps` training steps from the initial state; samples are used round and round.
+
+    `measured` collects the spreads of each micro-batch, which a disturbance takes.
+    """
+    state = {name: wide(value) for name, value in {**graph.data, **(overrides or {})}.items()}
+    fed = 0
+    for _ in range(steps):
+        losses = []
+        for micro in range(graph.accumulate):
+            values = dict(state)
+            for name, samples in graph.samples.items():
+                values[name] = wide(samples[fed % len(samples)])
+            spread: Spread = disturbance.spreads[fed] if disturbance else {}
+            seed = disturbance.seed if disturbance else None
+            options = _Options(
+                spread=spread,
+                measure=measured is not None,
+                seed=seed,
+                amplitude=disturbance.amplitude if disturbance else 1.0,
+            )
+            evaluate(graph, values, ("forward", "backward"), **options)
+            losses.append(float(values[graph.loss]))
+            _store_updates(graph, values, state)
+            if micro == graph.accumulate - 1:
+                evaluate(graph, values, ("update",), **options)
+                _store_updates(graph, values, state)
+            if measured is not None:
+                measured.append(spread)
+            fed += 1
+        yield Step(values, float(np.mean(losses)), dict(state))
+
+
+def before_last_micro_batch(graph: Graph) -> dict[str, Array]:
+    """What the last micro-batch of the first step finds: its samples, and the states."""
+    state = {name: wide(value) for name, value in graph.data.items()}
+    for micro in range(graph.accumulate):
+        values = dict(state)
+        values |= {name: wide(item[micro % len(item)]) for name, item in graph.samples.items()}
+        if micro < graph.accumulate - 1:
+            evaluate(graph, values, ("forward", "backward"))
+            _store_updates(graph, values, state)
+    return values
+
+
+def evaluate(
+    graph: Graph,
+    values: dict[str, Array],
+    phases: tuple[str, ...] = (),
+    *,
+    spread: Spread | None = None,
+    measure: bool = False,
+    seed: int | None = None,
+    amplitude: float = 1.0,
+    given: Mapping[str, Array] | None = None,
+) -> None:
+    """Fill in what the nodes of some phases compute from the values that are there.
+
+    The spread is filled in if it is to be measured, and disturbs the results if there is a seed.
+    What is `given` nodes take as it is, instead of what the nodes before them made.
+    """
+    spread = {} if spread is None else spread
+    given = given or {}
+    for site in graph.sites(*phases):
+        operands = [given[n] if n in given else values[n] for n in site.node.inputs]
+        results = OPS[site.node.op].reference(site.attrs, *operands)
+        if measure:
+            spread.update(_spread(site, operands, results))
+        for name, result in zip(site.node.outputs, results, strict=True):
+            values[name] = result
+            if seed is not None and result.dtype.kind == "f":
+                values[name] = disturbed(result, seed, amplitude, spread[name])
+
+
+def wide(value: Array) -> Array:
+    """In double precision, if it is a number with a fraction."""
+    return value.astype(np.float64) if value.dtype.kind == "f" else value
+
+
+def _store_updates(graph: Graph, values: Mapping[str, Array], state: dict[str, Array]) -> None:
+    for old, new in graph.updates:
+        if new in values:
+            state[old] = values[new]
+
+
+def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Spread:
+    """Rounding error that a node may add: unit roundoff * magnitude * growth over its roundings.
+
+    The magnitude of a sum is that of its terms, not of the result, or cancellation would hide what
+    was lost; for ops that are sums it is the same op over absolute values. Errors of k roundings
+    grow as sqrt(k) when they are independent; when equal terms are added up they are not, and a
+    chain then loses up to k/3 units: the growth has a share of both.
+    """
+    op = OPS[site.node.op]
+    spread: Spread = {}
+    magnitudes = op.magnitude(site.attrs, operands, results)
+    for tensor, magnitude, result in zip(site.outs, magnitudes, results, strict=True):
+        roundings = op.roundings(site, tensor)
+        growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
+        error = np.abs(np.atleast_1d(magnitude)).astype(np.float64, copy=False)
+        # below the normal numbers it is the smallest step that counts; an exact 0 stays one
+        nonzero = error > 0
+        error *= DTYPES[tensor.dtype].unit_roundoff
+        np.add(error, DTYPES[tensor.dtype].smallest, out=error, where=nonzero)
+        error *= growth
+        if op.counts and _short((*operands, *_numbers(site)), magnitude):
+            error[_in_float32(np.atleast_1d(result))] = 0.0
+        with np.errstate(over="ignore"):  # what float32 cannot hold is told by the values
+            spread[tensor.name] = error.astype(np.float32).reshape(np.shape(magnitude))
+    return spread
+
+
+def _numbers(site: Site) -> list[float]:
+    return [value for value in site.attrs.values() if isinstance(value, float)]
+
+
+def _short(operands: Sequence[Array | float], magnitude: Array) -> bool:
+    """Whether these are whole numbers, or short fractions of them, and small enough that no sum
+    or product of them is rounded: those that become an index or a remainder are."""
+    return any(
+        bool((np.abs(magnitude) < 2.0**24 / parts).all())
+        and all(bool((np.rint(value * parts) == value * parts).all()) for value in operands)
+        for parts in (1.0, 2.0**8)
+    )
+
+
+def _in_float32(result: Array) -> Array:
+    """Where it is a number that float32 has: a quotient of whole numbers may be one, or not."""
+    rounded: Array = result.astype(np.float32) == result
+    return rounded

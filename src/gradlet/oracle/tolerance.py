@@ -1,0 +1,282 @@
+"""What to expect of a training run, and how far a correct one may be away from it.
+
+The expected values are those of the float64 reference. How far float32 may be off is seen by
+running the reference again with every node disturbed within its own rounding, which comes from its
+dtype and the length of its reductions. Cancellation, depth, and decisions on the edge (a ReLU at 0)
+all show up in it. docs/verification.md has the derivation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from gradlet.ir.graph import Array, Graph
+from gradlet.oracle.interpreter import Disturbance, Spread, Step, evaluate, run_reference
+from gradlet.oracle.noise import note_moves
+from gradlet.support.progress import counted
+
+FALSE_ALARM = 1e-6
+"""How likely a correct program may fail a verification, over all elements that it compares."""
+MARGIN = 4.0
+"""Over the largest of a few draws, or over a node's own rounding where nothing else is known."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How many disturbed runs there are, and how many times its rounding disturbs a node.
+
+    Many draws tell the deviation that one element has to expect: what they allow holds with
+    FALSE_ALARM. They are disturbed more than by rounding, so that decisions which float32 might
+    take otherwise are taken otherwise in some of them. A few draws take MARGIN times the largest:
+    most correct programs stay below that, too, but not all of them with all of their elements.
+    """
+
+    draws: int
+    amplitude: float = 1.0
+    seed: int = 0
+
+
+QUICK = Rule(3)
+CAREFUL = Rule(32, 4.0, seed=100)
+GOLDEN = Rule(16, 4.0, seed=200)
+"""Golden data are compared where nobody can draw again; with sixteen they are less than twice as
+wide, and a build takes half the time."""
+
+
+EDGES = Rule(16, 4 * 2.0**-29, seed=300)
+"""By what float64 rounds, which is 2**-29 of float32."""
+MANY_EDGES = Rule(128, 4 * 2.0**-29, seed=400)
+"""Of eight equal numbers, one is the largest in none of 16 draws in one of eight cases; in none of
+128 in one of 25 million."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Per step: values, allowed deviations by the same names, loss and its tolerance.
+
+    overflows names the tensors of the step, in program order, that hold what float32 cannot.
+    """
+
+    values: Mapping[str, Array]
+    tolerances: Mapping[str, Array]
+    loss: float
+    loss_tolerance: float
+    overflows: tuple[str, ...] = ()
+
+
+Look = Callable[[Array], Array]
+"""What of a tensor is looked at."""
+
+
+def whole(value: Array) -> Array:
+    return value
+
+
+def expect(
+    graph: Graph,
+    steps: int,
+    *,
+    overrides: Mapping[str, Array] | None = None,
+    rule: Rule = QUICK,
+    look: Look = whole,
+) -> list[Expectation]:
+    """`steps` training steps: all tensors of the first, outputs and states of the others. Who looks
+    at a part of each tensor alone needs far less memory."""
+    spreads: list[Spread] = []
+    exact: list[dict[str, Array]] = []
+    overflows = []
+    with np.errstate(all="ignore"):  # what diverges is told by the values
+        for step in run_reference(graph, steps, overrides=overrides, measured=spreads):
+            exact.append(_kept(graph, step, look, full=not exact))
+            overflows.append(_overflows(step))
+            del step  # which the next one would wait for
+        scatters = [Scatter(rule, values) for values in exact]
+        for draw in counted(range(rule.draws), rule.draws, "runs with other rounding"):
+            noise = Disturbance(rule.seed + draw, spreads, rule.amplitude)
+            run = run_reference(graph, steps, overrides=overrides, disturbance=noise)
+            for scatter in scatters:
+                scatter.add(_kept(graph, next(run), look, full=scatter is scatters[0]))
+        compared = sum(value.size for values in exact for value in values.values())
+        last = spreads[graph.accumulate - 1 :: graph.accumulate]
+        return [
+            _expectation(graph, scatter, spread, look, compared, over)
+            for scatter, spread, over in zip(scatters, last, overflows, strict=True)
+        ]
+
+
+def decided_otherwise(graph: Graph, rule: Rule = EDGES) -> dict[str, Array]:
+    """How far the tensors of the first step move if float64 rounds otherwise. Hardly, but where
+    numbers are equal up to that, as sums of probabilities are, and the largest of them is asked
+    for: which one that is decides where its gradient goes."""
+    spreads: list[Spread] = []
+    with np.errstate(all="ignore"):
+        (exact,) = run_reference(graph, 1, measured=spreads)
+        scatter = Scatter(rule, _kept(graph, exact, whole, full=True))
+        for draw in range(rule.draws):
+            noise = Disturbance(rule.seed + draw, spreads, rule.amplitude)
+            for step in run_reference(graph, 1, disturbance=noise):
+                scatter.add(_kept(graph, step, whole, full=True))
+    return scatter.largest
+
+
+def first_divergence(
+    graph: Graph, losses: Sequence[float], overflows: Sequence[Sequence[str]]
+) -> int | None:
+    """The first step that float32 cannot follow: its loss, a gradient or what the step leaves is
+    infinite, no number, or more than float32 holds.
+
+    So is one whose activations are, unless those of the first step are already and do no harm, as
+    a mask of the largest numbers does none.
+    """
+    lasting = {graph.loss, *(grad for _, grad in graph.grads), *(new for _, new in graph.updates)}
+    own = set(overflows[0]) - lasting
+    for index, (loss, names) in enumerate(zip(losses, overflows, strict=True)):
+        if not fits_float32(np.asarray(loss)) or set(names) - own:
+            return index
+    return None
+
+
+def fits_float32(value: Array) -> bool:
+    """Whether every element is a number that float32 has, or one between two of them."""
+    return value.dtype.kind != "f" or bool((np.abs(value) <= np.finfo(np.float32).max).all())
+
+
+def _overflows(step: Step) -> tuple[str, ...]:
+    return tuple(name for name, value in step.values.items() if not fits_float32(value))
+
+
+def expect_forward(
+    graph: Graph, start: Mapping[str, Array], *, rule: Rule = QUICK
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What the forward pass makes of some values, and how far float32 may be off."""
+    spread: Spread = {}
+    exact = dict(start)
+    evaluate(graph, exact, ("forward",), spread=spread, measure=True)
+    scatter = Scatter(rule, {name: exact[name] for name in graph.outputs})
+    for draw in range(rule.draws):
+        values = dict(start)
+        evaluate(
+            graph,
+            values,
+            ("forward",),
+            spread=spread,
+            seed=rule.seed + draw,
+            amplitude=rule.amplitude,
+        )
+        scatter.add(values)
+    compared = sum(exact[name].size for name in graph.outputs)
+    return exact, {name: scatter.tolerance(name, spread, compared) for name in graph.outputs}
+
+
+def agrees_forward(
+    graph: Graph, start: Mapping[str, Array], results: Mapping[str, Array], *, share: float = 1.0
+) -> bool:
+    """Whether these are results of the graph, up to a share of what float32 may be off. In doubt,
+    many draws decide. What is infinite or no number in the graph is not looked at."""
+    for rule in (QUICK, CAREFUL):
+        exact, allowed = expect_forward(graph, start, rule=rule)
+        wrong = (
+            (np.abs(exact[name] - value) > share * allowed[name])[np.isfinite(exact[name])].any()
+            for name, value in results.items()
+        )
+        if not any(wrong):
+            return True
+    return False
+
+
+LOSS = " loss"
+"""The mean over micro-batches, beside the tensors of the last one; no tensor is called so."""
+
+
+def _kept(graph: Graph, step: Step, look: Look, *, full: bool) -> dict[str, Array]:
+    """All tensors of a step, or outputs and states."""
+    kept = {new: step.state[old] for old, new in graph.updates}
+    kept |= {name: step.values[name] for name in graph.outputs}
+    kept = dict(step.values) if full else kept
+    return {**{name: look(value) for name, value in kept.items()}, LOSS: np.asarray(step.loss)}
+
+
+def _expectation(
+    graph: Graph,
+    scatter: Scatter,
+    spread: Spread,
+    look: Look,
+    compared: int,
+    overflows: tuple[str, ...],
+) -> Expectation:
+    seen = {name: look(value) for name, value in spread.items()}
+    seen[LOSS] = spread[graph.loss]
+    tolerances = {name: scatter.tolerance(name, seen, compared) for name in scatter.exact}
+    values = dict(scatter.exact)
+    loss, loss_tolerance = float(values.pop(LOSS)), float(tolerances.pop(LOSS))
+    return Expectation(values, tolerances, loss, loss_tolerance, overflows)
+
+
+class Scatter:
+    """How disturbed runs deviate from the exact one: largest and sum of squares, per element."""
+
+    def __init__(self, rule: Rule, exact: Mapping[str, Array]) -> None:
+        self.rule = rule
+        self.exact = exact
+        self.largest = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
+        self._squares = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
+
+    def add(self, disturbed: Mapping[str, Array]) -> None:
+        for name, value in self.exact.items():
+            note_moves(self.largest[name], self._squares[name], disturbed[name], value)
+
+    def tolerance(self, name: str, spread: Spread, compared: int) -> Array:
+        own = spread.get(name, np.zeros_like(self.largest[name]))
+        largest = self.largest[name]
+        if self.rule is QUICK:
+            result: Array = MARGIN * np.maximum(np.maximum(largest, _typical(largest)), own)
+            return result
+        probability = FALSE_ALARM / compared
+        deviation = np.sqrt(self._squares[name] / self.rule.draws) / self.rule.amplitude
+        deviation = np.maximum(deviation, _typical(deviation))
+        drawn = student_bound(self.rule.draws, probability) * deviation
+        rounded = normal_bound(probability) * own / math.sqrt(3)  # own: a uniform draw within it
+        result = np.maximum(np.maximum(drawn, largest), rounded)
+        return result
+
+
+def _typical(deviation: Array) -> float:
+    """An ordinary deviation, blind to the few elements where a decision flipped."""
+    return float(np.quantile(deviation, 0.9))
+
+
+@lru_cache
+def student_bound(freedom: int, probability: float) -> float:
+    """What a normal error, over the root of the mean of `freedom` squares of others of its kind,
+    exceeds on either side with at most this probability."""
+
+    def log_tail(x: float) -> float:  # t times the density, integrated: more than the tail
+        scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+        scale += math.log(2 / x * freedom / (freedom - 1)) - 0.5 * math.log(freedom * math.pi)
+        return scale - (freedom - 1) / 2 * math.log1p(x * x / freedom)
+
+    return _where(log_tail, math.log(probability))
+
+
+@lru_cache
+def normal_bound(probability: float) -> float:
+    """The same if the deviation is known."""
+    return _where(
+        lambda x: math.log(2 / x / math.sqrt(2 * math.pi)) - x * x / 2, math.log(probability)
+    )
+
+
+def _where(log_tail: Callable[[float], float], wanted: float) -> float:
+    """From where on a falling function is below a value."""
+    low, high = 0.0, 1.0
+    while log_tail(high) > wanted:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if log_tail(middle) > wanted else (low, middle)
+    return high

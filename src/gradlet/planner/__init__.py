@@ -1,0 +1,1 @@
+"""From a training graph and a target to a plan: fusion, schedule, memory, tiles."""

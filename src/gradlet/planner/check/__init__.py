@@ -1,0 +1,1 @@
+"""Checkers of plans, written apart from the planner: they replay a plan over a shadow memory."""

@@ -1,0 +1,1 @@
+"""Fusions: which nodes one call computes together, one file per rule."""

@@ -1,0 +1,76 @@
+"""Linear layers of a single sample whose way back is one call: the gradient of the input and the
+update of the weights read every weight, so both are done while it is in a register. Where the input
+is what a ReLU has made, the gradient goes on through that as well: the input is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gradlet.ir.graph import Graph, Node
+from gradlet.kernels.catalogue import Kernel, candidates
+from gradlet.ops import OPS
+
+FAMILY = "back"
+UPDATE = "sgd"
+MASK = "relu_grad"
+
+
+def back_sizes(graph: Graph, product: Node) -> dict[str, int]:
+    """Of the call, from the node that makes the gradient of the input."""
+    rows, columns = graph.tensors[product.inputs[1]].shape
+    return {"n": columns, "k": rows}
+
+
+def back_kernels(
+    graph: Graph, product: Node, isa: tuple[str, ...], *, masked: bool = False
+) -> list[Kernel]:
+    mode = f"relu_{UPDATE}" if masked else UPDATE
+    return candidates(FAMILY, mode, "", back_sizes(graph, product), isa, "f32")
+
+
+def ways_back(
+    graph: Graph, fused: Mapping[str, Node], isa: tuple[str, ...]
+) -> Iterator[tuple[Node, ...]]:
+    """The product that makes the gradient of the input, what goes on with that, the gradient of the
+    weights, and the update, where a kernel for such cores does all of it. fused: weight gradients
+    and their updates, of which nobody else sees the gradient."""
+    products = {node.inputs: node for node in graph.nodes if _vector_times_matrix(graph, node)}
+    for node in graph.nodes:
+        update = fused.get(node.name)
+        if update is None or update.op != UPDATE or node.op != "matmul" or len(node.inputs) != 2:
+            continue
+        sizes = OPS[node.op].lower(graph.site(node)).sizes
+        product = products.get((node.inputs[0], update.inputs[0]))
+        if product is None or node.attrs["layout"] != "tn" or sizes["k"] != 1:
+            continue
+        if any(kernel.variant != "ref" for kernel in back_kernels(graph, product, isa)):
+            yield product, *_through_relu(graph, product, node.inputs[1]), node, update
+
+
+def _through_relu(graph: Graph, product: Node, x: str) -> tuple[Node, ...]:
+    """Views of the product, and the gradient of the ReLU that has made the layer's input x; none
+    if somebody else reads what is in between."""
+    consumers, producer = graph.consumers(), graph.producer()
+
+    def source(name: str) -> str:
+        while name in producer and OPS[producer[name].op].view:
+            name = producer[name].inputs[0]
+        return name
+
+    found = [product]
+    while found[-1].op != MASK:
+        made, readers = found[-1].outputs[0], consumers[found[-1].outputs[0]]
+        if made in graph.outputs or len(readers) != 1 or readers[0].inputs[0] != made:
+            return ()
+        if not OPS[readers[0].op].view and readers[0].op != MASK:
+            return ()
+        found.append(readers[0])
+    return tuple(found[1:]) if source(found[-1].inputs[1]) == source(x) else ()
+
+
+def _vector_times_matrix(graph: Graph, node: Node) -> bool:
+    if node.op != "matmul" or node.phase != "backward" or node.attrs["layout"] != "nn":
+        return False
+    sizes = OPS[node.op].lower(graph.site(node)).sizes
+    flat = len(graph.tensors[node.inputs[1]].shape) == 2
+    return flat and len(node.inputs) == 2 and sizes["m"] == 1

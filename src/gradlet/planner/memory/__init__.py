@@ -1,0 +1,1 @@
+"""Which tensors share storage, which memory each lies in, and its address there."""

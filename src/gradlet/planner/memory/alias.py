@@ -1,0 +1,137 @@
+"""Which tensors share one storage: views, updates in place, outputs that take over an input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradlet.ir.graph import EXTERNAL_ROLES, Graph
+from gradlet.ops import OPS
+from gradlet.planner.schedule import Unit
+
+FOREVER = ("param", "const", "state")
+
+
+@dataclass(frozen=True)
+class Storage:
+    name: str
+    region: str
+    bytes: int
+    first: int
+    last: int
+    tensors: tuple[str, ...]
+
+
+class _Sharing:
+    """Storages under construction; `of` leads from a tensor to the tensor that owns its bytes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.of: dict[str, str] = {name: name for name in graph.tensors}
+        self.members: dict[str, list[str]] = {name: [name] for name in graph.tensors}
+
+    def join(self, tensor: str, owner: str) -> None:
+        root, gone = self.of[owner], self.of[tensor]
+        if root == gone:
+            return
+        for name in self.members.pop(gone):
+            self.of[name] = root
+            self.members[root].append(name)
+
+
+def share_storage(graph: Graph, units: list[Unit], computing: list[Unit]) -> dict[str, Storage]:
+    """Storages by name; times are indices into `computing`."""
+    sharing = _Sharing(graph)
+    for old, new in graph.updates:
+        sharing.join(new, old)
+    for unit in units:
+        if OPS[unit.nodes[0].op].view:
+            sharing.join(unit.writes[0], unit.reads[0])
+    first, last = _lifetimes(graph, computing, sharing)
+    for time, unit in enumerate(computing):
+        _take_over(graph, unit, time, sharing, first, last)
+    storages = {}
+    unused = _never_touched(graph, units)
+    for root, members in sharing.members.items():
+        if root in unused:
+            continue
+        storages[root] = Storage(
+            root,
+            _region(graph, members),
+            max(graph.tensors[name].bytes for name in members),
+            first[root],
+            last[root],
+            tuple(members),
+        )
+    return storages
+
+
+def _lifetimes(
+    graph: Graph, computing: list[Unit], sharing: _Sharing
+) -> tuple[dict[str, int], dict[str, int]]:
+    end = len(computing)
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for time, unit in enumerate(computing):
+        for name in (*unit.reads, *unit.writes):
+            root = sharing.of[name]
+            first.setdefault(root, time)
+            last[root] = time
+    for name, tensor in graph.tensors.items():
+        root = sharing.of[name]
+        if tensor.role in EXTERNAL_ROLES:
+            first[root] = 0
+            last.setdefault(root, 0)
+        if tensor.role in FOREVER or name in (*graph.outputs, graph.loss):
+            first.setdefault(root, 0)
+            last[root] = end
+    return first, last
+
+
+def _take_over(
+    graph: Graph,
+    unit: Unit,
+    time: int,
+    sharing: _Sharing,
+    first: dict[str, int],
+    last: dict[str, int],
+) -> None:
+    """Let the output have an input's bytes, if nothing reads them later and the kernel allows."""
+    node = unit.nodes[-1]
+    op = OPS[node.op]
+    if len(unit.nodes) > 1 or not op.overwrites:
+        return
+    output = node.outputs[op.outputs.index(op.overwriter) if op.overwriter else 0]
+    root, shape = sharing.of[output], graph.tensors[output].shape
+    if root != output and any(graph.tensors[n].role in FOREVER for n in sharing.members[root]):
+        return
+    slots = dict(zip((s.rstrip("?") for s in op.inputs), node.inputs, strict=False))
+    for slot in op.overwrites:
+        owner = sharing.of[slots[slot]]
+        if any(
+            sharing.of[name] == owner
+            and (other not in op.overwrites or graph.tensors[name].shape != shape)
+            for other, name in slots.items()
+        ):
+            continue  # another operand is a view of it, and may be read elsewhere
+        reusable = (
+            owner != root
+            and last[owner] == time
+            and not any(graph.tensors[n].role in FOREVER for n in sharing.members[owner])
+        )
+        if reusable:
+            last[owner] = last[root]
+            sharing.join(output, owner)
+            return
+
+
+def _region(graph: Graph, members: list[str]) -> str:
+    roles = {graph.tensors[name].role for name in members}
+    if "state" in roles or ("param" in roles and len(members) > 1 and "updated" in roles):
+        return "weights"
+    return "constants" if roles & {"param", "const"} else "arena"
+
+
+def _never_touched(graph: Graph, units: list[Unit]) -> set[str]:
+    touched = {name for unit in units for name in (*unit.reads, *unit.writes)}
+    touched.update((*graph.inputs, *graph.outputs))
+    return {name for name in graph.tensors if name not in touched}

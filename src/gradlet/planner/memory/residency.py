@@ -1,0 +1,425 @@
+"""Which data lie in which memory, when not all of them fit into the nearest, and the tiles then.
+
+Small things that are touched often get a place near the cores for good. Every other call sees its
+operands through windows. What room the windows leave goes to tensors for their whole life, those
+that save the most copying per byte first: a result then stays near for its reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from math import prod
+
+import numpy as np
+
+from gradlet.ir.graph import OWN_SPACE, Array
+from gradlet.planner.memory.alias import Storage
+from gradlet.planner.memory.place import Request, height
+from gradlet.planner.model import Call, Plan
+from gradlet.planner.parts import followers
+from gradlet.planner.schedule import Unit
+from gradlet.planner.tile.build import Tiler
+from gradlet.planner.tile.choice import Choice, Context
+from gradlet.planner.tile.table import control_bytes, windows_of
+from gradlet.planner.tiling import Box, Tiling, Window, dense
+from gradlet.support.progress import counted
+
+SMALL = 512
+SMALL_SHARE = 0.2
+RESERVE = 1536
+"""Bytes kept at first for the table of the running call and its state."""
+
+
+@dataclass
+class Levels:
+    """near: storages in the nearest memory. requests: what is needed there and when, in halves of
+    calls."""
+
+    calls: list[Call]
+    near: set[str]
+    requests: list[Request]
+    room: int
+
+
+class _Ledger:
+    """Bytes of the nearest memory in use. Every call counts twice: up to its last tile, and that;
+    during the latter slots that no box comes into any more are free for the next call."""
+
+    def __init__(self, calls: int, align: int) -> None:
+        self.used: Array = np.zeros(2 * calls + 2, np.int64)
+        self.align = align
+
+    def occupy(self, pieces: Iterable[Request], sign: int = 1) -> None:
+        for piece in pieces:
+            self.add(sign * piece.bytes, piece.first, piece.last)
+
+    def add(self, size: int, first: int, last: int) -> None:
+        rounded = -(-abs(size) // self.align) * self.align
+        self.used[first : last + 1] += rounded if size > 0 else -rounded
+
+    def free(self, room: int, first: int, last: int) -> int:
+        return int(room - self.used[first : last + 1].max(initial=0))
+
+
+def assign_levels(
+    plan: Plan,
+    units: Sequence[Unit],
+    requests: Sequence[Request],
+    persistent: Sequence[Storage],
+    tiler: Tiler,
+) -> Levels | None:
+    """Tilings for the calls of a plan whose data lie in a far memory; None if there is no room."""
+    memory = plan.target.memories[0]
+    kept, spare = RESERVE, 0
+    while kept < plan.target.room(memory):
+        found = _assigned(plan, units, requests, persistent, tiler, kept, spare)
+        needed = control_bytes([call.tiling for call in found.calls if call.tiling])
+        room = found.room - near_forever(found, persistent, memory.align)
+        excess = height(found.requests, memory.align, room) - room
+        if needed <= kept and excess <= 0:
+            return found
+        if needed > kept:
+            kept = needed
+        elif spare < found.room:  # no placement without gaps was found: promote less
+            spare += max(excess, found.room // 64)
+        else:
+            kept += excess
+    return None
+
+
+FILLS = (0.96, 0.92, 0.86)
+"""Shares of the middle memory that are planned for, one after the other; its tables come on top."""
+
+
+def far_storages(
+    plan: Plan, requests: Sequence[Request], persistent: Sequence[Storage], fill: float
+) -> set[str]:
+    """What goes into the farthest memory, so that the rest fits into that share of the middle one:
+    large things that few calls touch first."""
+    users: dict[str, int] = {}
+    places = plan.buffer_of()
+    for call in plan.calls:
+        for name in {places[n].name for n in (*call.outputs, *call.inputs) if n}:
+            users[name] = users.get(name, 0) + 1
+    room = plan.target.room(plan.target.home) * fill
+    end = len(plan.calls)
+    spans = {r.name: r for r in requests if r.name in users}
+    spans |= {s.name: Request(s.name, s.bytes, 0, end) for s in persistent}
+    alive: Array = np.zeros(end + 1, np.int64)
+    for span in spans.values():
+        alive[span.first : span.last + 1] += span.bytes
+    far: set[str] = set()
+    for name in sorted(spans, key=lambda n: (users.get(n, 0) / max(1, spans[n].bytes), n)):
+        span = spans[name]
+        if alive.max(initial=0) <= room:
+            break
+        if alive[span.first : span.last + 1].max() <= room:
+            continue  # there is room enough while it lives
+        alive[span.first : span.last + 1] -= span.bytes
+        far.add(name)
+    return far
+
+
+def _assigned(
+    plan: Plan,
+    units: Sequence[Unit],
+    requests: Sequence[Request],
+    persistent: Sequence[Storage],
+    tiler: Tiler,
+    reserve: int,
+    spare: int,
+) -> Levels:
+    """reserve: bytes that nothing gets. spare: what is not given to whole tensors and early boxes;
+    boxes of single calls find a place anyhow."""
+    memory = plan.target.memories[0]
+    room = plan.target.room(memory) - reserve
+    end = len(plan.calls)
+    spans = {r.name: Request(r.name, r.bytes, 2 * r.first, 2 * r.last + 1) for r in requests}
+    spans |= {s.name: Request(s.name, s.bytes, 0, 2 * end + 1) for s in persistent}
+    ledger = _Ledger(end, memory.align)
+    users = _users(plan, tiler.storage_of)
+    near = _small(spans, users, ledger, room)
+    pairs = zip(units, plan.calls, strict=True)
+    choices = [
+        tiler.choose(
+            Context(unit, call, frozenset(near), ledger.free(room, 2 * index, 2 * index + 1))
+        )
+        for index, (unit, call) in enumerate(counted(pairs, end, "tiles of calls"))
+    ]
+    for index, choice in enumerate(choices):
+        ledger.add(choice.scratch, 2 * index, 2 * index + 1)
+        ledger.occupy(_slots(choice.tiling, index))
+    _promote(plan, spans, users, near, choices, ledger, room - spare)
+    _fetch_early(plan, choices, tiler.storage_of, ledger, room - spare)
+    return _settled(plan, choices, near, spans, persistent, room)
+
+
+def _users(plan: Plan, storage_of: Mapping[str, str]) -> dict[str, list[int]]:
+    """The calls that touch each storage, scratch included."""
+    found: dict[str, list[int]] = {}
+    for index, call in enumerate(plan.calls):
+        names = {storage_of[n] for n in (*call.outputs, *call.inputs) if n}
+        if call.scratch:
+            names.add(call.scratch)
+        for name in sorted(names):
+            found.setdefault(name, []).append(index)
+    return found
+
+
+def _small(
+    spans: Mapping[str, Request], users: Mapping[str, list[int]], ledger: _Ledger, room: int
+) -> set[str]:
+    """Settings, biases, losses: too small to be worth a transfer each."""
+    near = set()
+    for name in sorted(spans, key=lambda n: (spans[n].bytes, n)):
+        span = spans[name]
+        if span.bytes > SMALL or name not in users:
+            continue
+        if ledger.free(int(room * SMALL_SHARE), span.first, span.last) >= span.bytes:
+            ledger.add(span.bytes, span.first, span.last)
+            near.add(name)
+    return near
+
+
+def _promote(
+    plan: Plan,
+    spans: Mapping[str, Request],
+    users: Mapping[str, list[int]],
+    near: set[str],
+    choices: list[Choice],
+    ledger: _Ledger,
+    room: int,
+) -> None:
+    """Give what room is left to storages: to scratch, then to what is copied most per byte."""
+    tensors = {b.name: b.tensors for b in plan.buffers}
+    traffic = {
+        name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans
+    }
+    # the scratch of a whole node that is tiled now: tiles have scratch of theirs
+    replaced = {c.scratch for c, choice in zip(plan.calls, choices, strict=True) if choice.tiling}
+    scratch = {call.scratch for call in plan.calls}
+    ranked = sorted(
+        (name for name in traffic if name not in near and name not in replaced),
+        key=lambda n: (n not in scratch, -traffic[n] / max(1, spans[n].bytes), n),
+    )
+    for name in ranked:
+        span, own = spans[name], set(tensors[name])
+        gained = _gains(own, choices, users[name])
+        if gained is None:
+            continue
+        for index in gained:
+            ledger.occupy(_slots(choices[index].tiling, index, own), -1)
+        if ledger.free(room, span.first, span.last) >= span.bytes:
+            ledger.add(span.bytes, span.first, span.last)
+            near.add(name)
+            for index in gained:
+                choices[index] = _in_place(choices[index], own)
+        else:
+            for index in gained:
+                ledger.occupy(_slots(choices[index].tiling, index, own))
+
+
+def _traffic(tensors: Sequence[str], choices: Sequence[Choice], users: Sequence[int]) -> int:
+    """Bytes that are copied, or touched far away, because these tensors do not lie near."""
+    total = 0
+    for index in users:
+        tiling = choices[index].tiling
+        if tiling is None:
+            total += 64  # whatever the call does there is slow
+            continue
+        for window in tiling.windows:
+            if window and window.tensor in tensors:
+                times = 1
+                for number, axis in enumerate(tiling.axes):
+                    if window.axes and number <= window.axes[-1]:
+                        times *= axis.count
+                total += window.slot_bytes * times * (window.load + window.store)
+    return total
+
+
+def _slots(tiling: Tiling | None, index: int, tensors: set[str] | None = None) -> list[Request]:
+    """What the windows of a call take and when; of some tensors, or of all."""
+    if tiling is None:
+        return []
+    return [
+        piece
+        for window in tiling.windows
+        if window and window.near and (tensors is None or window.tensor in tensors)
+        for piece in _slots_of(window, tiling, index)
+    ]
+
+
+def _slots_of(window: Window, tiling: Tiling, index: int) -> list[Request]:
+    """Slots that are only filled are done with when the last box is in another."""
+    last = _last_slot(window, tiling)
+    return [
+        Request(
+            name,
+            window.slot_bytes,
+            2 * index - (window.early and slot == 0),
+            2 * index + (window.store or last in (slot, None)),
+        )
+        for slot, name in enumerate(window.slot_buffers)
+    ]
+
+
+def _last_slot(window: Window, tiling: Tiling) -> int | None:
+    """The slot that the last tile uses, if every move of the window is to another box."""
+    if not window.axes or not window.load:
+        return None
+    for number in window.axes:
+        axis = tiling.axes[number]
+        at = [[0] * len(tiling.axes) for _ in range(axis.count)]
+        for place, index in enumerate(at):
+            index[number] = place
+        boxes = [window.box(tiling.ranges(index)) for index in at]
+        if any(one == other for one, other in pairwise([*boxes, boxes[0]])):
+            return None
+    moves = prod(axis.count for axis in tiling.axes[: window.axes[-1] + 1]) - 1
+    return moves % window.slots
+
+
+def _gains(
+    tensors: set[str], choices: Sequence[Choice], users: Sequence[int]
+) -> Sequence[int] | None:
+    """The calls that can do without windows on these, or None if one of them needs a copy, or
+    fetches them itself from far away."""
+    for index in users:
+        tiling = choices[index].tiling
+        for window in tiling.windows if tiling else ():
+            if window is None or window.tensor not in tensors or tiling is None:
+                continue
+            if window.fetched:
+                return None
+            boxes = (window.box(tiling.ranges(at)) for at in _corners(tiling))
+            if not all(dense(window.shape, box) for box in boxes):
+                return None
+    return users
+
+
+def _corners(tiling: Tiling) -> list[tuple[int, ...]]:
+    """A tile of each kind."""
+    return list(product(*({axis.kinds.index(k) for k in axis.kinds} for axis in tiling.axes)))
+
+
+def _fetch_early(
+    plan: Plan,
+    choices: list[Choice],
+    storage_of: Mapping[str, str],
+    ledger: _Ledger,
+    room: int,
+) -> None:
+    """First boxes come in during the last tile of the call before, if they fit, unless it is that
+    tile which makes them, or the one before, which is written back meanwhile."""
+    for before, index in followers(plan.graph, plan.calls).items():
+        tiling, earlier = choices[index].tiling, choices[before].tiling
+        if tiling is None or earlier is None or not tiling.ahead:
+            continue
+        made = {storage_of[name] for name in plan.calls[before].outputs if name}
+        late = _late_boxes(earlier)
+        windows = list(tiling.windows)
+        for position, window in enumerate(windows):
+            if window is None or not (window.near and window.load):
+                continue
+            size, then = window.slot_bytes, 2 * before + 1
+            if storage_of[window.tensor] in made and not _made_before(window, tiling, late):
+                continue
+            if ledger.free(room, then, then) < size:
+                continue
+            ledger.add(size, then, then)
+            windows[position] = replace(window, early=True)
+        choices[index] = replace(choices[index], tiling=replace(tiling, windows=tuple(windows)))
+
+
+def _late_boxes(tiling: Tiling) -> list[tuple[Window, Box]]:
+    """What the last two tiles of a call write, by way of windows."""
+    counts = [axis.count for axis in tiling.axes]
+    last = tiling.count - 1
+    tiles = (
+        [np.unravel_index(n, counts) for n in range(max(0, last - 1), last + 1)] if counts else [()]
+    )
+    return [
+        (window, window.box(tiling.ranges([int(place) for place in tile])))
+        for window in tiling.windows
+        if window and window.store and window.near
+        for tile in tiles
+    ]
+
+
+def _made_before(window: Window, tiling: Tiling, late: Sequence[tuple[Window, Box]]) -> bool:
+    """Whether the first box of a window is none of these boxes of the same tensor."""
+    own = [(other, box) for other, box in late if other.tensor == window.tensor]
+    first = window.box(tiling.ranges([0] * len(tiling.axes)))
+    return bool(own) and all(
+        other.shape == window.shape and not _meet(first, box) for other, box in own
+    )
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return all(
+        low < end and begin < high for (low, high), (begin, end) in zip(one, other, strict=True)
+    )
+
+
+def _in_place(choice: Choice, tensors: set[str]) -> Choice:
+    tiling = choice.tiling
+    for tensor in sorted(tensors):
+        tiling = tiling.used_in_place(tensor) if tiling else None
+    if (
+        tiling
+        and tiling.count == 1
+        and not any(w and (w.near or w.fetched) for w in tiling.windows)
+    ):
+        return replace(choice, tiling=None)  # nothing to copy: a plain call
+    return replace(choice, tiling=tiling)
+
+
+def _settled(
+    plan: Plan,
+    choices: Sequence[Choice],
+    near: set[str],
+    spans: Mapping[str, Request],
+    persistent: Sequence[Storage],
+    room: int,
+) -> Levels:
+    """Calls with their windows named, and what all of it asks of the nearest memory."""
+    if not any(windows_of(choice.tiling) for choice in choices if choice.tiling):
+        choices = [replace(choice, tiling=None) for choice in choices]  # all near: plain calls
+    calls, requests = [], []
+    for index, (call, choice) in enumerate(zip(plan.calls, choices, strict=True)):
+        tiling = choice.tiling
+        if tiling is None:
+            calls.append(call)
+            if choice.scratch:  # whose room it has kept when all that it copied came near
+                near.add(call.scratch)
+            if call.scratch and call.scratch in near:
+                requests.append(spans[call.scratch])
+            continue
+        tiling = _named(call, index, tiling)
+        requests += _slots(tiling, index)
+        scratch = f"{OWN_SPACE}scratch.{call.name}" if choice.scratch else ""
+        if scratch:
+            requests.append(Request(scratch, choice.scratch, 2 * index, 2 * index + 1))
+            near.add(scratch)
+        calls.append(replace(call, kernel=choice.kernel, tiling=tiling, scratch=scratch))
+    kept = {s.name for s in persistent}
+    own = {r.name for r in requests}
+    requests += [spans[n] for n in sorted(near) if n in spans and n not in kept and n not in own]
+    return Levels(calls, near, requests, room)
+
+
+def _named(call: Call, index: int, tiling: Tiling) -> Tiling:
+    """Each window's buffer gets a name of its own: the numbers tell, the rest is for readers."""
+    start = f"{OWN_SPACE}tile{index}.{call.name}"
+    windows = tuple(
+        replace(w, near=f"{start}.{place}.{w.tensor}") if w and w.near else w
+        for place, w in enumerate(tiling.windows)
+    )
+    return replace(tiling, windows=windows)
+
+
+def near_forever(levels: Levels, persistent: Sequence[Storage], align: int) -> int:
+    """Bytes of the nearest memory that what survives a step takes."""
+    return sum(-(-s.bytes // align) * align for s in persistent if s.name in levels.near)

@@ -1,0 +1,1 @@
+"""Tilings: the search for tile sizes, what they cost, and the tables that the runtime walks."""

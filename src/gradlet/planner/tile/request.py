@@ -1,0 +1,207 @@
+"""What there is to choose for a call: its operands, its axes, and what tiles of a size cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.graph import Graph, Shape, Site
+from gradlet.kernels.catalogue import (
+    Kernel,
+    catalogue,
+    effort,
+    effort_matters,
+    scratch_elements,
+    variant_of,
+)
+from gradlet.ops import OPS
+from gradlet.ops.base import Axis, Op, Size, Span
+from gradlet.planner.fuse.bias_gradient import Ride, ride_of
+from gradlet.planner.model import Call
+from gradlet.planner.schedule import Unit
+from gradlet.planner.tile.classes import signature
+from gradlet.planner.tile.search import Operand, Problem
+from gradlet.targets.target import Target
+
+SUM = "sum"
+RIDER = "rider"
+"""The slot of what rides on a node, which is none of the node's own."""
+
+
+class Problems:
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        storage_of: Mapping[str, str],
+        farthest: Collection[str],
+    ) -> None:
+        self.graph, self.target = graph, target
+        self.storage_of, self.farthest = storage_of, farthest
+        self._tileable: dict[object, tuple[bool, ...]] = {}
+        self._sites: dict[str, Site] = {}
+        self._rides: dict[str, Ride | None] = {}
+
+    def operands_of(
+        self, unit: Unit, call: Call, near: Collection[str]
+    ) -> Sequence[Operand | None]:
+        """By position among the outputs and inputs of the call."""
+        first = unit.nodes[0]
+        op, fused = OPS[first.op], unit.updates
+        axes = self._axes(op, self.site_of(unit))
+        made = call.outputs[: call.rider.made] if call.rider else call.outputs
+        outputs = [op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, made, fused)]
+        inputs = [slot.rstrip("?") for slot in op.inputs]
+        found: list[Operand | None] = []
+        shapes = self._shapes(unit, call)
+        for position, name in enumerate((*call.outputs, *call.inputs)):
+            if not name:
+                found.append(None)
+                continue
+            written = position < len(call.outputs)
+            place = position - len(call.outputs)
+            rides = call.rider is not None and call.rider.made <= position < len(call.outputs)
+            if rides:
+                slot = RIDER
+            elif written:
+                slot = outputs[position]
+            elif place < len(inputs):
+                slot = inputs[place]
+            else:  # settings of an update are needed whole; what follows goes with the result
+                slot = "" if unit.updates else op.outputs[0]
+            spans = tuple(
+                (number, span)
+                for number, axis in enumerate(axes)
+                for span in self._spans(unit, axis)
+                if span.operand == slot.rstrip("?")
+            )
+            storage = self.storage_of[name]
+            found.append(
+                Operand(
+                    name,
+                    shapes[name],
+                    spans,
+                    load=not written or fused,
+                    store=written,
+                    windowed=storage not in near,
+                    once=slot in op.adds_once,
+                    storage=storage,
+                    bandwidth=self.target.bandwidth(storage in self.farthest),
+                    rides=rides,
+                )
+            )
+        return found
+
+    def ride(self, unit: Unit) -> Ride | None:
+        """How the sum that rides on a unit goes with its tiles."""
+        if not unit.rider:
+            return None
+        node = unit.rider[0]
+        if node.name not in self._rides:
+            shape = self.graph.tensors[node.outputs[0]].shape
+            self._rides[node.name] = ride_of(self.site_of(unit), node.inputs[0], shape)
+        return self._rides[node.name]
+
+    def _spans(self, unit: Unit, axis: Axis) -> tuple[Span, ...]:
+        """Of all operands; what rides is cut where its summed operand is."""
+        ride = self.ride(unit)
+        own = (s for s in axis.spans if ride and (s.operand, s.dim) == (ride.slot, ride.kept))
+        return (*axis.spans, *(Span(RIDER, 0) for _ in own))
+
+    def site_of(self, unit: Unit) -> Site:
+        """The node that computes, in as few dimensions as it has."""
+        node = unit.nodes[0]
+        if node.name not in self._sites:
+            self._sites[node.name] = OPS[node.op].flat(self.graph.site(node))
+        return self._sites[node.name]
+
+    def _shapes(self, unit: Unit, call: Call) -> dict[str, Shape]:
+        """Of the operands, as that node sees them; what goes with the result has its shape."""
+        site = self.site_of(unit)
+        seen = {t.name: t.shape for t in (*site.ins, *site.outs)}
+        made, now = self.graph.tensors[site.outs[0].name].shape, site.outs[0].shape
+        shapes = {}
+        for name in filter(None, (*call.outputs, *call.inputs)):
+            own = self.graph.tensors[name].shape
+            shapes[name] = seen.get(name, now if own == made else own)
+        return shapes
+
+    def _axes(self, op: Op, site: Site) -> tuple[Axis, ...]:
+        return tuple(axis for axis in op.axes(site) if axis.size > 1)
+
+    def problem_of(
+        self,
+        unit: Unit,
+        call: Call,
+        site: Site,
+        operands: Sequence[Operand | None],
+        refused: set[str],
+        ahead: bool,
+    ) -> Problem:
+        op = OPS[site.node.op]
+        axes = self._axes(op, site)
+        tileable = self._tileable_axes(op, site, axes)
+        mode = catalogue()[call.kernel.family].modes[call.kernel.mode]
+        sums = SUM in mode.epilogues and len(site.outs) == 1
+        allowed = tuple(
+            can and axis.name not in refused and (sums or not axis.reduction)
+            for can, axis in zip(tileable, axes, strict=True)
+        )
+        present = tuple(operand for operand in operands if operand)
+        gradient = None
+        if unit.updates and operands[0]:
+            gradient = replace(
+                operands[0],
+                tensor=site.outs[0].name,
+                load=False,
+                store=False,
+                windowed=True,
+                storage="",
+            )
+        return Problem(
+            axes,
+            present,
+            call.macs,
+            self.target.cores,
+            ahead,
+            lambda tile: self._tile_needs(call.kernel, site, axes, tile),
+            allowed,
+            gradient,
+        )
+
+    def scratch(self, kernel: Kernel, sizes: Mapping[str, Size]) -> int:
+        if not variant_of(kernel).scratch:
+            return 0
+        elements = scratch_elements(kernel, sizes, self.target.cores)
+        return elements * DTYPES[kernel.dtype].bytes
+
+    def _tile_needs(
+        self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
+    ) -> tuple[int, int]:
+        """Scratch and effort of the first tile by the kernel of the whole node; the others are
+        alike."""
+        if not variant_of(kernel).scratch and not effort_matters(kernel):
+            return 0, 0
+        op = OPS[site.node.op]
+        ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
+        sizes = op.lower(op.tile(site, ranges) or site).sizes
+        return self.scratch(kernel, sizes), effort(kernel, sizes, self.target.cores)
+
+    def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
+        key = signature(site)
+        if key not in self._tileable:
+            self._tileable[key] = tuple(
+                all(
+                    op.tile(site, {axis.name: part}) is not None
+                    for part in ((0, 1), (axis.size // 2, axis.size), (axis.size - 1, axis.size))
+                )
+                for axis in axes
+            )
+        return self._tileable[key]
+
+
+def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tuple[str, str]]:
+    if fused:
+        return [(slots_[0], name) for name in names]
+    return list(zip((slot.rstrip("?") for slot in slots_), names, strict=False))

@@ -1,0 +1,42 @@
+"""Kernels that fetch an operand from far away by themselves: no window on it takes any room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gradlet.ir.graph import Site
+from gradlet.kernels.catalogue import Kernel, candidates, catalogue, fetched
+from gradlet.ops import OPS
+from gradlet.ops.base import Size
+from gradlet.planner.model import Call
+from gradlet.planner.tile.search import Operand
+
+
+def fetching(
+    call: Call, operands: Sequence[Operand | None], isa: tuple[str, ...]
+) -> list[tuple[Call, list[Operand | None]]]:
+    """The call with each such kernel, and its operands without a window on what that fetches."""
+    kernel, first = call.kernel, len(call.outputs)
+    inputs = catalogue()[kernel.family].modes[kernel.mode].inputs
+    pairs = zip(inputs, operands[first:], strict=False)
+    far = [i.name for i, operand in pairs if operand and operand.windowed]
+    same = (kernel.family, kernel.mode, kernel.epilogue, call.sizes, isa, kernel.dtype)
+    found = []
+    for other in candidates(*same, far=far):
+        own = {first + number for number in fetched(other)}
+        seen = [
+            replace(operand, windowed=False, fetched=True) if operand and n in own else operand
+            for n, operand in enumerate(operands)
+        ]
+        if own:
+            found.append((replace(call, kernel=other), seen))
+    return found
+
+
+def far_sizes(site: Site, kernel: Kernel) -> dict[str, Size]:
+    """What a kernel has to know of the operands that it fetches itself."""
+    found: dict[str, Size] = {}
+    for number in fetched(kernel):
+        found.update(OPS[site.node.op].far_sizes(site, number))
+    return found

@@ -1,0 +1,154 @@
+"""The tables that the runtime walks for a tiled call (gl_tiles.h), as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from gradlet.ops.base import Size
+from gradlet.planner.tiling import Lines, TileAxis, Tiling, Window, lines_of
+
+WORD = 4
+HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 12, 7, 1, 2, 5
+STATE_WORDS, FRAME_WORDS = 7, 5
+"""Of gl_tiling, gl_window, gl_step, gl_hop, gl_box; of a window's state, of a frame besides
+operands."""
+
+Hop = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A window in the table: which operand it is, its steps from `first_step` on, its boxes by kind
+    from `first_box` on."""
+
+    position: int
+    window: Window
+    first_step: int
+    steps: int
+    first_box: int
+    boxes: tuple[Lines, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """rows: windows that move or are copied; the others are plain addresses. steps: an axis, and
+    the number of its first hop; those of the sizes are the last, from `size_steps` on."""
+
+    rows: tuple[Row, ...]
+    steps: tuple[tuple[int, int], ...]
+    hops: tuple[Hop, ...]
+    size_steps: int
+
+    @property
+    def boxes(self) -> list[Lines]:
+        return [box for row in self.rows for box in row.boxes]
+
+
+class _Steps:
+    """Steps and hops as they come; equal hops are there once."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int]] = []
+        self.hops: list[Hop] = []
+        self._known: dict[tuple[Hop, ...], int] = {}
+
+    def add(self, axis: int, hops: tuple[Hop, ...]) -> None:
+        if hops not in self._known:
+            self._known[hops] = len(self.hops)
+            self.hops += hops
+        self.steps.append((axis, self._known[hops]))
+
+
+def table_of(tiling: Tiling) -> Table:
+    rows, made, box = [], _Steps(), 0
+    for position, window in enumerate(tiling.windows):
+        if window is None or not (window.near or window.spans):
+            continue
+        first = len(made.steps)
+        _window_steps(window, tiling.axes, made)
+        boxes = _boxes(window, tiling)
+        rows.append(Row(position, window, first, len(made.steps) - first, box, boxes))
+        box += len(boxes)
+    size_steps = len(made.steps)
+    pitch, finish = (
+        WORD * sum(size_words(sizes[0]) for sizes in both if sizes) for both in all_sizes(tiling)
+    )
+    for number, (axis, radix) in enumerate(zip(tiling.axes, radices(tiling.axes), strict=True)):
+        if axis.kind_count > 1:
+            made.add(number, tuple((k * radix * pitch, k * radix * finish) for k in axis.kinds))
+    return Table(tuple(rows), tuple(made.steps), tuple(made.hops), size_steps)
+
+
+def radices(axes: Sequence[TileAxis]) -> list[int]:
+    return [prod(axis.kind_count for axis in axes[n + 1 :]) for n in range(len(axes))]
+
+
+def _window_steps(window: Window, axes: Sequence[TileAxis], made: _Steps) -> None:
+    own = [axes[number] for number in window.axes]
+    box_bytes = WORD * BOX_WORDS if window.near else 0
+    for number, radix in zip(window.axes, radices(own), strict=True):
+        axis = axes[number]
+        hops = []
+        for index, kind in enumerate(axis.kinds):
+            far = 0
+            for span in (span for at, span in window.spans if at == number):
+                extent = window.shape[span.dim]
+                start = index * axis.tile * span.step + span.start
+                far += min(max(0, start), extent - 1) * prod(window.shape[span.dim + 1 :]) * WORD
+            hops.append((far, kind * radix * box_bytes))
+        made.add(number, tuple(hops))
+
+
+def _boxes(window: Window, tiling: Tiling) -> tuple[Lines, ...]:
+    if not window.near:
+        return ()
+    own = [tiling.axes[number] for number in window.axes]
+    firsts = [[axis.kinds.index(kind) for kind in range(axis.kind_count)] for axis in own]
+    found = []
+    for index in product(*firsts):
+        at = dict(zip(window.axes, index, strict=True))
+        ranges = [axis.range(at.get(number, 0)) for number, axis in enumerate(tiling.axes)]
+        lines = lines_of(window.shape, window.box(ranges), WORD)
+        assert lines is not None, f"the box of {window.tensor} cannot be copied"
+        found.append(lines)
+    return tuple(found)
+
+
+def table_bytes(tiling: Tiling) -> int:
+    """Bytes of the table on a machine of 32 bits."""
+    table = table_of(tiling)
+    words = HEAD_WORDS + WINDOW_WORDS * len(table.rows) + BOX_WORDS * len(table.boxes)
+    words += STEP_WORDS * len(table.steps) + HOP_WORDS * len(table.hops)
+    words += sum(size_words(sizes) for both in all_sizes(tiling) for part in both for sizes in part)
+    return WORD * words
+
+
+def all_sizes(tiling: Tiling) -> tuple[tuple[tuple[Mapping[str, Size], ...], ...], ...]:
+    """Of the kernels of tiles, and of what comes behind; those of a rider, if there is one, stand
+    behind the others of the same kind of tile."""
+    riding = tiling.riding
+    if riding is None:
+        return (tiling.sizes,), (tiling.finish_sizes,)
+    return (tiling.sizes, riding.sizes), (tiling.finish_sizes, riding.finish_sizes)
+
+
+def windows_of(tiling: Tiling) -> int:
+    """How many the table has."""
+    return sum(bool(w and (w.near or w.spans)) for w in tiling.windows)
+
+
+def control_bytes(tilings: Sequence[Tiling]) -> int:
+    """Bytes of the nearest memory that the running of these calls takes: two tables, so that the
+    next one can be fetched, and as many times the frames and states of the windows."""
+    if not tilings:
+        return 0
+    windows = max(map(windows_of, tilings))
+    state = WORD * (STATE_WORDS * windows + 2 * (FRAME_WORDS + windows))
+    return 2 * (max(map(table_bytes, tilings)) + state)
+
+
+def size_words(sizes: Mapping[str, Size]) -> int:
+    return sum(len(value) if isinstance(value, tuple) else 1 for value in sizes.values())

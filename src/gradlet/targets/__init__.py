@@ -1,0 +1,1 @@
+"""Devices: one TOML each, and what the other rooms ask of them."""

@@ -1,0 +1,126 @@
+"""The last part of a training graph: accumulation, clipping, and one update per weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gradlet.errors import GradletError
+from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.graph import Array
+from gradlet.ir.recipe import Recipe
+from gradlet.ops.learning.optimizer import update_op
+
+LARGEST = float(np.finfo(np.float32).max)
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
+
+def check_optimizer(recipe: Recipe) -> None:
+    """Raise if the recipe asks for an update that does not exist or makes no sense."""
+    if recipe.optimizer not in OPTIMIZERS:
+        raise GradletError(
+            f"unknown optimizer '{recipe.optimizer}'; there are {', '.join(OPTIMIZERS)}"
+        )
+    for name in ("lr", "weight_decay", "momentum", "clip_norm", "clip_value"):
+        value = getattr(recipe, name)
+        if not (abs(value) <= LARGEST and value >= 0):
+            words = {"lr": "learning rate"}.get(name, name.replace("_", " "))
+            raise GradletError(f"a {words} of {value} makes no sense")
+    for name in ("beta1", "beta2"):
+        if not 0 <= getattr(recipe, name) < 1:
+            raise GradletError(f"{name} is between 0 and 1, not {getattr(recipe, name)}")
+    if not (abs(recipe.eps) <= LARGEST and np.float32(recipe.eps) > 0):
+        raise GradletError(f"eps keeps Adam from dividing by 0; it cannot be {recipe.eps}")
+    if recipe.optimizer != "sgd" and (recipe.momentum or recipe.nesterov):
+        raise GradletError(f"momentum and nesterov are SGD's; {recipe.optimizer} has betas")
+    if recipe.nesterov and not recipe.momentum:
+        raise GradletError("nesterov needs a momentum")
+    if recipe.clip_norm and recipe.clip_value:
+        raise GradletError("gradients are clipped by norm or by value, not both")
+
+
+def append_update(
+    builder: GraphBuilder, trainable: Sequence[str], grads: dict[str, str], recipe: Recipe
+) -> tuple[tuple[str, str], ...]:
+    """Write the update phase; returns what replaces what."""
+    names = [name for name in trainable if name in grads]
+    updates = []
+    totals, resets = {name: grads[name] for name in names}, []
+    if recipe.accumulate > 1:
+        for name in names:
+            state, totals[name] = _accumulated(builder, name, grads[name])
+            updates.append((state, totals[name]))
+            resets.append((state, totals[name]))
+    clipped = _clipped(builder, totals, recipe)
+    updates += _optimized(builder, clipped, recipe)
+    for state, total in resets:
+        zero = builder.add("reset", [total], phase="update", role="partial", name=f"{state}.zero")
+        updates.append((state, zero))
+    return tuple(updates)
+
+
+def _state(builder: GraphBuilder, name: str, value: Array) -> str:
+    return builder.value(builder.unique(name), value, "state")
+
+
+def _accumulated(builder: GraphBuilder, name: str, grad: str) -> tuple[str, str]:
+    state = _state(builder, f"acc_{name}", np.zeros(builder.tensors[name].shape))
+    total = builder.add(
+        "add", [state, grad], phase="backward", role="partial", name=f"acc_{name}.sum"
+    )
+    return state, total
+
+
+def _clipped(builder: GraphBuilder, grads: dict[str, str], recipe: Recipe) -> dict[str, str]:
+    """Gradients as the optimizer gets them, by weight."""
+    if not (recipe.clip_norm or recipe.clip_value) or not grads:
+        return grads
+
+    def add(op: str, inputs: list[str], name: str = "") -> str:
+        return builder.add(op, inputs, phase="update", role="partial", name=name)
+
+    limit = _state(builder, "clip", np.asarray([recipe.clip_norm or recipe.clip_value]))
+    if recipe.clip_value:
+        return {w: add("clip_value", [g, limit], f"d_{w}.clipped") for w, g in grads.items()}
+    squares: list[str] = []
+    for grad in grads.values():
+        squares = [add("clip_squares", [grad, *squares])]
+    factor = add("clip_factor", [*squares, limit], "clip.factor")
+    return {w: add("clip_scale", [g, factor], f"d_{w}.clipped") for w, g in grads.items()}
+
+
+def _optimized(
+    builder: GraphBuilder, grads: dict[str, str], recipe: Recipe
+) -> Iterator[tuple[str, str]]:
+    op = update_op("momentum" if recipe.momentum else recipe.optimizer)
+    hyper = _state(builder, "hyper", np.asarray([float(getattr(recipe, h)) for h in op.hyper]))
+    shared = []
+    if "c" in op.inputs and grads:
+        correction = _state(builder, "correction", np.zeros(2))
+        shared = [
+            builder.add(
+                "adam_correction",
+                [correction, hyper],
+                phase="update",
+                role="updated",
+                name="correction.next",
+            )
+        ]
+        yield correction, shared[0]
+    better: dict[str, str] = {}
+    updates: list[tuple[str, str]] = []
+    for name, grad in grads.items():
+        shape = builder.tensors[name].shape
+        states = [_state(builder, f"{s}_{name}", np.zeros(shape)) for s in op.remembers]
+        results = builder.add_many(
+            op.name,
+            [name, grad, hyper, *states, *shared],
+            phase="update",
+            role="updated",
+            name=f"{name}.next",
+        )
+        better.update({new: f"{s}.next" for s, new in zip(states, results[1:], strict=True)})
+        updates += zip((name, *states), results, strict=True)
+    better = builder.rename(better)
+    yield from ((old, better.get(new, new)) for old, new in updates)

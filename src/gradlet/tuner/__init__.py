@@ -1,0 +1,1 @@
+"""Finds the fastest tiles and kernels by measuring candidates on the simulator."""

@@ -1,0 +1,1 @@
+"""Compares a run with what was expected, and what is shipped with what was run."""
