@@ -15,7 +15,7 @@ import pytest
 from common import finish, parser
 from rich.table import Table
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 
@@ -52,7 +52,7 @@ def main() -> int:
     arguments = parser(__doc__ or "").parse_args()
     counter = Counter()
     status = pytest.main([str(TESTS), "-q", "-p", "no:cacheprovider"])
-    wanted = {(k.family, k.variant) for k in kernels.kernels() if _of_the_cluster(k)}
+    wanted = {(k.family, k.variant) for k in catalogue.kernels() if _of_the_cluster(k)}
     rows: list[dict[str, Any]] = [
         {"family": family, "variant": variant, "shapes": len(counter.shapes[family, variant])}
         for family, variant in sorted(wanted)
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _of_the_cluster(kernel: Kernel) -> bool:
-    return kernels.variant_of(kernel).isa == "xpulp"
+    return catalogue.variant_of(kernel).isa == "xpulp"
 
 
 if __name__ == "__main__":

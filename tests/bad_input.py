@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gradlet.cli.commands import app
 from gradlet.cli.failures import BAD_USE, CHECK_FAILED, DONE, _invoke
-from gradlet.cli.main import app
 from tests.bad_models import MODELS
 
 GOOD = {"net", "out_half", "prints", "keeps_attribute", "keeps_buffer", "keeps_list", "keeps_dict"}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gradlet.ir.builder import GraphBuilder
 from gradlet.ir.graph import Graph, Site
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.ops import ONNX, OPS, TOML, TORCH, Op
 from gradlet.ops.learning.optimizer import Update
 from gradlet.training.autodiff import _BackwardEmitter
@@ -51,8 +51,10 @@ def facts() -> dict[str, Facts]:
 def _note_kernels(fact: Facts, site: Site) -> None:
     lowering = OPS[site.node.op].lower(site)
     fact.families.add(lowering.family)
-    mode = kernels.catalogue()[lowering.family].modes[lowering.mode]
-    made = [k for k in kernels.kernels() if (k.family, k.mode) == (lowering.family, lowering.mode)]
+    mode = catalogue.families()[lowering.family].modes[lowering.mode]
+    made = [
+        k for k in catalogue.kernels() if (k.family, k.mode) == (lowering.family, lowering.mode)
+    ]
     fact.types.update(kernel.dtype for kernel in made)
     fact.types.update(operand.dtype for operand in mode.inputs if operand.dtype)
 

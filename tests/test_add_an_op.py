@@ -18,7 +18,7 @@ import gradlet
 from gradlet.api import training_graph
 from gradlet.frontends.onnx.model import capture_onnx
 from gradlet.ir.recipe import Recipe
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.ops import ONNX, OPS, TORCH
 from gradlet.oracle.interpreter import run_reference
 from gradlet.planner.planner import plan
@@ -39,7 +39,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any,
     """The op registered and its kernels in the catalogue, for one test; its rows of the table."""
     files = blocks()
     folder = tmp_path / "kernels"
-    shutil.copytree(kernels.FAMILIES, folder)
+    shutil.copytree(catalogue.FAMILIES, folder)
     for path, text in files.items():
         if path.startswith("kernels/families/"):
             place = folder / Path(path).relative_to("kernels/families")
@@ -47,7 +47,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any,
             place.write_text(text)
     tables: tuple[dict[str, Any], ...] = (OPS, TORCH, ONNX)
     known = [set(table) for table in tables]
-    monkeypatch.setattr(kernels, "FAMILIES", folder)
+    monkeypatch.setattr(catalogue, "FAMILIES", folder)
     _forget()
     exec(compile(files["ops/asinh.py"], "ops/asinh.py", "exec"), {"__name__": "asinh"})
     space: dict[str, Any] = {}
@@ -61,8 +61,8 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any,
 
 
 def _forget() -> None:
-    kernels.catalogue.cache_clear()
-    kernels._environment.cache_clear()
+    catalogue.families.cache_clear()
+    catalogue._environment.cache_clear()
 
 
 def test_the_example_from_pytorch_to_c(rows: tuple[Any, ...], tmp_path: Path) -> None:
@@ -109,4 +109,4 @@ def test_the_rows_of_the_example(rows: tuple[Any, ...]) -> None:
 
 def test_nothing_of_the_example_stays_behind() -> None:
     assert "asinh" not in OPS
-    assert "asinh" not in kernels.catalogue()
+    assert "asinh" not in catalogue.families()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gradlet.cli import failures as cli_errors
-from gradlet.cli.main import app
+from gradlet.cli.commands import app
 from gradlet.errors import GradletError, InternalError
 from gradlet.sim import SimConfig, SimError
 from gradlet.sim.binding import Machine

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels import lab as bench
 from gradlet.kernels.catalogue import Kernel
 from gradlet.targets import target
@@ -18,7 +18,7 @@ from gradlet.targets import target
 
 def gradlet(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gradlet.cli.main", "bench", *arguments],
+        [sys.executable, "-m", "gradlet", "bench", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -142,12 +142,12 @@ def test_bad_use_is_one_message_and_status_2(case: str) -> None:
 def test_wrong_values_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Assembler and a C twin that forgets the last term do not have the same bits."""
     case = bench.gemm(5, 6, 7)
-    good = kernels.render
+    good = catalogue.render
 
     def forgetful(kernel: Kernel, prefix: str = "gl") -> str:
         return good(kernel, prefix).replace("p < k", "p < k - 1")
 
-    monkeypatch.setattr(kernels, "render", forgetful)
+    monkeypatch.setattr(catalogue, "render", forgetful)
     report = bench.measure(case, target.load("pulp-open"), alignments=1)
     unlike = [row.kernel for row in report.rows if not row.same_bits]
     assert unlike

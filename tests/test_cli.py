@@ -34,7 +34,7 @@ def poisoned():
 
 def gradlet(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gradlet.cli.main", *arguments],
+        [sys.executable, "-m", "gradlet", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array, Site
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.ops import OPS
 from gradlet.ops.base import Size, ints
@@ -33,7 +33,7 @@ from tests.cases import CASES, Case, random_cases
 from tests.helpers import op_training_graph, tile_operands
 
 TEAMS = (1, 2, 3, 8)
-ALL = list(kernels.kernels())
+ALL = list(catalogue.kernels())
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = []
     for kernel in ALL:
         sources.append(folder / f"{kernel.name}.c")
-        sources[-1].write_text(kernels.render(kernel))
+        sources[-1].write_text(catalogue.render(kernel))
     return compiler.build_library(
         sources, folder / "all.so", include=[folder, *includes("host")], sanitize=True
     )
@@ -228,24 +228,24 @@ def c_call(
 ) -> dict[str, Any]:
     """The C call of a job, as the worker takes it."""
     sizes: list[int] = []
-    fields = [name for name, _ in kernels.catalogue()[kernel.family].sizes]
+    fields = [name for name, _ in catalogue.families()[kernel.family].sizes]
     assert sorted(fields) == sorted(dict(job.sizes))
     for value in (dict(job.sizes)[name] for name in fields):
         if isinstance(value, float):
             value = int(np.float32(value).view(np.int32))
         sizes.extend(value if isinstance(value, tuple) else [int(value)])
-    _, formal = kernels.operands(kernel)
-    settings = kernels.EPILOGUES[kernel.epilogue].inputs if kernel.epilogue else ()
+    _, formal = catalogue.operands(kernel)
+    settings = catalogue.EPILOGUES[kernel.epilogue].inputs if kernel.epilogue else ()
     missing = len(formal) - len(settings) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
-    made, _ = kernels.operands(kernel)
+    made, _ = catalogue.operands(kernel)
     begun = job.before or (None,) * len(job.expected)
     outputs: list[Array | None] = [
         _unwritten(value) if before is None else before.copy()
         for value, before in zip(job.expected, begun, strict=True)
     ]
     outputs += [None] * (len(made) - len(outputs))
-    if kernels.updated(kernel):
+    if catalogue.updated(kernel):
         w, *states = weights(kernel, job)
         inputs += [HYPER[kernel.epilogue] for _ in settings]
         outputs = [w, *states]
@@ -255,11 +255,11 @@ def c_call(
         "inputs": inputs,
         "outputs": outputs,
         "in_place": in_place or {},
-        "scratch": kernels.scratch_elements(kernel, dict(job.sizes), len(order)),
+        "scratch": catalogue.scratch_elements(kernel, dict(job.sizes), len(order)),
         "sizes": sizes,
         "order": order,
         "repeat": job.repeat,
-        "stepped": kernels.catalogue()[kernel.family].stepped,
+        "stepped": catalogue.families()[kernel.family].stepped,
     }
 
 
@@ -282,7 +282,7 @@ UPDATE_ROUNDINGS = {"sgd": 2, "momentum": 4}
 def weights(kernel: Kernel, job: Job) -> list[Array]:
     """The weight that a fused update finds, and what it remembers of it."""
     generator = np.random.default_rng(7)
-    count = 1 + len(kernels.EPILOGUES[kernel.epilogue].outputs)
+    count = 1 + len(catalogue.EPILOGUES[kernel.epilogue].outputs)
     shape = job.expected[0].shape
     return [generator.standard_normal(shape).astype(np.float32) for _ in range(count)]
 
@@ -309,14 +309,14 @@ def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
 
 @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
 def test_kernel(kernel: Kernel, library: Path, tmp_path: Path) -> None:
-    isa = (kernels.variant_of(kernel).isa,)
+    isa = (catalogue.variant_of(kernel).isa,)
     jobs = [
         job
         for job in jobs_by_mode()[kernel.family, kernel.mode]
         if kernel
-        in kernels.candidates(
+        in catalogue.candidates(
             *(kernel.family, kernel.mode, kernel.epilogue, dict(job.sizes), isa, kernel.dtype),
-            far=kernels.variant_of(kernel).far,
+            far=catalogue.variant_of(kernel).far,
         )
     ]
     assert len(jobs) >= 4, "too few rows of the table reach this kernel"
@@ -363,17 +363,17 @@ def test_names_are_derived_and_unique() -> None:
 def test_only_updates_are_taken_for_updates() -> None:
     """`sum` is the name of an op as well."""
     assert "sum" in OPS
-    assert set(kernels.UPDATES) == {"sgd", "momentum"}
-    assert all(isinstance(OPS[name], Update) for name in kernels.UPDATES)
+    assert set(catalogue.UPDATES) == {"sgd", "momentum"}
+    assert all(isinstance(OPS[name], Update) for name in catalogue.UPDATES)
 
 
 def test_a_portable_reference_exists_for_every_mode() -> None:
-    for family in kernels.catalogue().values():
+    for family in catalogue.families().values():
         for mode in family.modes.values():
             for epilogue in ("", *mode.epilogues):
                 kernel = Kernel(family.name, mode.name, epilogue, "ref", "f32")
                 assert kernel in ALL
-                assert kernels.variant_of(kernel).isa == "c"
+                assert catalogue.variant_of(kernel).isa == "c"
 
 
 @pytest.mark.parametrize("tool", compiler.available(), ids=lambda tool: tool.name)
@@ -381,7 +381,7 @@ def test_every_kernel_compiles_without_a_warning(tool: Any, tmp_path: Path) -> N
     sources = []
     for kernel in ALL:
         sources.append(tmp_path / f"{kernel.name}.c")
-        sources[-1].write_text(kernels.render(kernel))
+        sources[-1].write_text(catalogue.render(kernel))
     compiler.build_library(
         sources, tmp_path / "all.so", include=[tmp_path, *includes("host")], compiler=tool
     )
@@ -390,7 +390,7 @@ def test_every_kernel_compiles_without_a_warning(tool: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize("expression", ["__import__('os')", "a.b", "f(1)", "[1]", "a < b < c"])
 def test_catalogue_expressions_are_arithmetic_only(expression: str) -> None:
     with pytest.raises((ValueError, KeyError)):
-        kernels.evaluate(expression, {"a": 1, "b": 2, "c": 3})
+        catalogue.evaluate(expression, {"a": 1, "b": 2, "c": 3})
 
 
 def test_a_wrong_kernel_is_caught(library: Path, tmp_path: Path) -> None:

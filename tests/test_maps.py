@@ -10,7 +10,7 @@ from torch import nn
 
 import gradlet
 from gradlet.errors import GradletError
-from gradlet.kernels.catalogue import catalogue
+from gradlet.kernels.catalogue import families
 from tests.test_end_to_end import break_file, project_of
 
 
@@ -40,7 +40,7 @@ def test_the_weights_of_a_line_keep_their_shape_and_their_fused_update(tmp_path:
 
 
 def test_transposed_convolution_has_no_kernels_of_its_own() -> None:
-    assert "conv_transpose" not in catalogue()
+    assert "conv_transpose" not in families()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet.cli.main import app
+from gradlet.cli.commands import app
 from gradlet.engines import host
 from gradlet.errors import GradletError
 from gradlet.ir.builder import GraphBuilder

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array, Site
-from gradlet.kernels.catalogue import catalogue
+from gradlet.kernels.catalogue import families
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size
 from gradlet.ops.lib.tiling import Box, Ranges, boxes
@@ -62,7 +62,7 @@ def check_spans(site: Site) -> None:
         assert any(span.operand in made for span in axis.spans) != axis.reduction, (op.name, axis)
     if any(axis.reduction for axis in axes):
         lowering = op.lower(site)
-        assert "sum" in catalogue()[lowering.family].modes[lowering.mode].epilogues, op.name
+        assert "sum" in families()[lowering.family].modes[lowering.mode].epilogues, op.name
 
 
 def sites(case: Case) -> Iterator[tuple[Site, list[Array]]]:

@@ -1,6 +1,6 @@
 """`python -m gradlet` is the command `gradlet`."""
 
-from gradlet.cli.main import main
+from gradlet.cli import main
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet.cli.main import app
+from gradlet.cli.commands import app
 from gradlet.errors import GradletError
 from gradlet.ir.recipe import Recipe
 from tests.capture.onnx_models import make, random

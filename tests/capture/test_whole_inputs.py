@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet.cli.main import app
+from gradlet.cli.commands import app
 from gradlet.errors import GradletError
 from gradlet.ir.recipe import Recipe
 from tests.test_module_oracle import assert_same, recorded_from

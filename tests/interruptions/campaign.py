@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gradlet.cli import main as cli
+from gradlet.cli import commands as cli
 from gradlet.sim.build import library
 from gradlet.support import cache
 from gradlet.support.extras import require_torch

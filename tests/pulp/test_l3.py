@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet.cli.main import app
+from gradlet.cli.commands import app
 from gradlet.engines import device, gvsoc, host, sim
 from gradlet.errors import GradletError
 from gradlet.sim import SimConfig, simulate

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gradlet
-from gradlet.cli.main import app
+from gradlet.cli.commands import app
 from gradlet.codegen.project import Project
 from gradlet.engines import sim
 from gradlet.planner.planner import Options, plan

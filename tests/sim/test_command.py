@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradlet.cli.main import app
+from gradlet.cli.commands import app
 from tests.sim.support import EXIT, PROGRAMS, assemble, elf_of, i_type, li, s_type
 
 

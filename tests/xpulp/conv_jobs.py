@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel, Variant
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops import OPS
@@ -121,7 +121,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         if kernel == 1 and mode == "weight_grad":
             of_group = pick(4, 8, 24)
         layer = drawn(pick, (groups, of_group, made), size, window, step, spread, sides)
-        if layer and kernels.evaluate(variant.needs, layer.sizes):
+        if layer and catalogue.evaluate(variant.needs, layer.sizes):
             yield layer
 
 
@@ -159,14 +159,14 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
     if kernel.epilogue == "relu":
         value = np.maximum(value, 0.0)
     elif kernel.epilogue:
-        states = len(kernels.EPILOGUES[kernel.epilogue].outputs)
+        states = len(catalogue.EPILOGUES[kernel.epilogue].outputs)
         outputs = tuple(random(*value.shape) for _ in range(1 + states))
         inputs = (*inputs, *([HYPER[kernel.epilogue]] if kernel.epilogue in HYPER else []))
         reach = reach + sum(np.abs(v) for v in outputs)
         value = _updated(kernel.epilogue, outputs, value)
     tolerance = MARGIN * (terms[mode] + 5) * ROUNDOFF * reach
     sizes = layer.sizes
-    for number in kernels.fetched(kernel):
+    for number in catalogue.fetched(kernel):
         if (given := inputs[number]) is not None and generator.random() < 0.5:
             whole, more = _larger(given, attrs, generator)
             inputs = (*inputs[:number], whole, *inputs[number + 1 :])
@@ -209,7 +209,7 @@ def run(
 ) -> Counter[Kernel]:
     """So many calls, of each kernel in turn, with layers from where they come."""
     generator = np.random.default_rng(seed)
-    sources = {k: layers(kernels.variant_of(k), k.mode, generator) for k in used}
+    sources = {k: layers(catalogue.variant_of(k), k.mode, generator) for k in used}
     twins, reached = Twins(used, folder, cores), Counter[Kernel]()
     with Trial(used, cluster(cores), sanitize=True) as trial:
         for index in range(count):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.oracle.tolerance import MARGIN
 from tests.xpulp.support import Twins, cluster, same_bits
 
-USED = [kernel for kernel in kernels.kernels() if kernel.family == "back"]
+USED = [kernel for kernel in catalogue.kernels() if kernel.family == "back"]
 FAST = [kernel for kernel in USED if kernel.variant != "ref"]
 SHIFTS = (0.0, 3.0, -3.0)
 """Half, all, or none of the inputs are above 0 behind a ReLU."""

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Variant
 from tests.xpulp.conv_jobs import Layer, drawn, run
 
 USED = [
     kernel
-    for kernel in kernels.kernels()
-    if kernel.family == "conv2d" and kernels.variant_of(kernel).generator == "columns"
+    for kernel in catalogue.kernels()
+    if kernel.family == "conv2d" and catalogue.variant_of(kernel).generator == "columns"
 ]
 SHAPES = 1008
 CORES, MOST_SCRATCH = 16, 40_000
@@ -43,7 +43,9 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         if layer is None:
             continue
         names = {**layer.sizes, **dict(variant.params), "cores": CORES}
-        if kernels.evaluate(variant.scratch, names) < MOST_SCRATCH:  # also where others are quicker
+        if (
+            catalogue.evaluate(variant.scratch, names) < MOST_SCRATCH
+        ):  # also where others are quicker
             yield layer
 
 

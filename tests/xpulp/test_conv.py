@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from tests.xpulp.conv_jobs import job, layers, run
@@ -16,10 +16,10 @@ from tests.xpulp.support import cluster
 
 USED = [
     kernel
-    for kernel in kernels.kernels()
+    for kernel in catalogue.kernels()
     if kernel.family == "conv2d"
-    and kernels.variant_of(kernel).isa == "xpulp"
-    and kernels.variant_of(kernel).generator.startswith("direct")
+    and catalogue.variant_of(kernel).isa == "xpulp"
+    and catalogue.variant_of(kernel).generator.startswith("direct")
 ]
 SHAPES = 1008
 
@@ -40,7 +40,7 @@ def test_a_wrong_tap_is_caught(tmp_path: Path) -> None:
     """The comparison can fail: a kernel that is told of another padding computes something else."""
     kernel = Kernel("conv2d", "forward", "", "direct_k3s1", "f32")
     generator = np.random.default_rng(3)
-    found = (x for x in layers(kernels.variant_of(kernel), "forward", generator) if x.y[3] > 3)
+    found = (x for x in layers(catalogue.variant_of(kernel), "forward", generator) if x.y[3] > 3)
     made = job(kernel, next(x for x in found if x.sizes["pad_left"] == 1), generator)
     other = {**made.layer.sizes, "pad_left": 0}
     with Trial([kernel], cluster(), sanitize=True) as trial:

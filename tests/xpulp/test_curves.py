@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.xpulp.isa.arithmetic import EXPONENT, ROOT_SEED, SEED
 from gradlet.ops import OPS
@@ -33,7 +33,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("parts")
     texts = {name: f"{text}f" for name, text in EXPONENT.items()}
     source = '#include "gl.h"\n' + "".join(
-        kernels._environment().get_template(name).render(seed=SEED, root_seed=ROOT_SEED, **texts)
+        catalogue._environment().get_template(name).render(seed=SEED, root_seed=ROOT_SEED, **texts)
         for name in ("newton.j2", "exp_below.j2")
     )
     source += "".join(map(MANY.format, ("inverse", "root_inverse", "exp_below")))
@@ -97,7 +97,9 @@ BOUNDS = {
 }
 """From, to, and units of the size that the op gives to an error."""
 NUMBERS = {"elu": {"alpha": 1.0}, "softplus": {"beta": 1.0, "threshold": 20.0}}
-USED = [kernel for kernel in kernels.kernels() if kernel.mode in BOUNDS and kernel.variant != "ref"]
+USED = [
+    kernel for kernel in catalogue.kernels() if kernel.mode in BOUNDS and kernel.variant != "ref"
+]
 CURVES = [kernel for kernel in USED if kernel.variant == "curve"]
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from tests.xpulp.conv_jobs import layers, run
 
 OTHERS = ("direct", "columns", "sliding")
 USED = [
     kernel
-    for kernel in kernels.kernels()
+    for kernel in catalogue.kernels()
     if kernel.family == "conv2d"
-    and kernels.variant_of(kernel).isa == "xpulp"
-    and not kernels.variant_of(kernel).generator.startswith(OTHERS)
+    and catalogue.variant_of(kernel).isa == "xpulp"
+    and not catalogue.variant_of(kernel).generator.startswith(OTHERS)
 ]
 SHAPES = 1104
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
@@ -21,7 +21,7 @@ UPDATES = ("momentum", "adam", "adamw", "squares")
 """Modes that test_updates.py has."""
 USED = [
     kernel
-    for kernel in kernels.kernels()
+    for kernel in catalogue.kernels()
     if kernel.variant in ("stretch", "pieces", "curve", "growth") and kernel.mode not in UPDATES
 ]
 SPECIAL = np.array([0x7FC00000, 0xFFC00000, 0x80000000, 0, 0x7F800000, 0xFF800000, 1], np.uint32)
@@ -77,7 +77,7 @@ def jobs(
         else:
             size = number + 1
             sizes, shapes, result = {"count": size}, [(size,)] * 3, (size,)
-        _, formal = kernels.operands(kernel)
+        _, formal = catalogue.operands(kernel)
         settings = [operand for operand in formal if operand.dtype == "f32"]
         inputs = [random(generator, shape) for shape in shapes[: len(formal) - len(settings)]]
         inputs += [HYPER for _ in settings]
@@ -120,7 +120,7 @@ def expected(kernel: Kernel, inputs: list[Array]) -> Any:
 @pytest.mark.filterwarnings("ignore:.* encountered in")
 def test_a_thousand_counts(kernel: Kernel, tmp_path: Path) -> None:
     """A thousand for each variant, over all of its modes."""
-    count = -(-1000 // len(kernels.variant_of(kernel).modes))
+    count = -(-1000 // len(catalogue.variant_of(kernel).modes))
     twins = Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
         for output, inputs, sizes, in_place in distinct(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops import OPS
@@ -18,7 +18,7 @@ from gradlet.ops.base import Size
 from tests.xpulp.support import Twins, cluster, distinct, same_bits
 
 FAMILIES = ("softmax", "cross_entropy")
-USED = [k for k in kernels.kernels() if k.variant == "line" and k.family in FAMILIES]
+USED = [k for k in catalogue.kernels() if k.variant == "line" and k.family in FAMILIES]
 Job = tuple[list[Array], list[Array | None], dict[str, Size], dict[int, int]]
 
 

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.oracle.tolerance import MARGIN
 from tests.xpulp.support import Twins, cluster, same_bits
 
-VARIANTS = [v for v in kernels.catalogue()["gemm"].variants if v.isa == "xpulp"]
+VARIANTS = [v for v in catalogue.families()["gemm"].variants if v.isa == "xpulp"]
 USED = [
     kernel
-    for kernel in kernels.kernels()
-    if kernel.family == "gemm" and kernels.variant_of(kernel).isa == "xpulp"
+    for kernel in catalogue.kernels()
+    if kernel.family == "gemm" and catalogue.variant_of(kernel).isa == "xpulp"
 ]
 HYPER = {
     "sgd": [np.array([0.5, 0.25], np.float32)],
@@ -64,12 +64,12 @@ def jobs(used: list[Kernel], count: int, seed: int) -> Iterator[Job]:
 
 def _fitting(kernel: Kernel, sizes: dict[str, int]) -> dict[str, int]:
     """The shape, or one that the variant takes: some sizes are small there."""
-    needs = kernels.variant_of(kernel).needs
+    needs = catalogue.variant_of(kernel).needs
     small = sizes["k"] % 7 + 1
     changes: list[dict[str, int]] = [{}, {"m": small}, {"m": 1}, {"m": 1, "k": 2}, {"k": 1}]
     changes += [{"batch": 1, **change} for change in changes]
     for change in changes:
-        if not needs or kernels.evaluate(needs, {**sizes, **change}):
+        if not needs or catalogue.evaluate(needs, {**sizes, **change}):
             return {**sizes, **change}
     raise AssertionError(needs)
 
@@ -86,7 +86,7 @@ def _job(kernel: Kernel, sizes: dict[str, int], generator: np.random.Generator) 
     hyper = [settings[int(generator.integers(len(settings)))]] if settings else []
     c = (
         random(batch, m, n)
-        if kernels.updated(kernel)
+        if catalogue.updated(kernel)
         else np.full((batch, m, n), np.nan, np.float32)
     )
     moments = [random(batch, m, n)] if kernel.epilogue == "momentum" else []

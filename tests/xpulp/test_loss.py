@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array, Attrs
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops import OPS
@@ -20,7 +20,7 @@ from gradlet.ops.base import Size
 from tests.xpulp.support import Twins, cluster, distinct
 from tests.xpulp.test_exponents import lines, same
 
-USED = [kernel for kernel in kernels.kernels() if kernel.family == "loss"]
+USED = [kernel for kernel in catalogue.kernels() if kernel.family == "loss"]
 FAST = [kernel for kernel in USED if kernel.variant != "ref"]
 Job = tuple[list[Array], list[Any], dict[str, Size]]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
@@ -17,7 +17,7 @@ from tests.xpulp.support import Twins, cluster, same_bits
 
 USED = [
     kernel
-    for kernel in kernels.kernels()
+    for kernel in catalogue.kernels()
     if kernel.family == "normalize" and kernel.variant == "lines"
 ]
 
@@ -72,7 +72,7 @@ def test_many_groups(kernel: Kernel, tmp_path: Path) -> None:
                 assert np.allclose(made[0], value, rtol=1e-3, atol=1e-3), sizes
 
 
-FROZEN = [kernel for kernel in kernels.kernels() if kernel.family == "frozen_norm"]
+FROZEN = [kernel for kernel in catalogue.kernels() if kernel.family == "frozen_norm"]
 
 
 @pytest.mark.parametrize(

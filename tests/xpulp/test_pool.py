@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
@@ -18,8 +18,8 @@ from tests.xpulp.support import Twins, cluster, same_bits
 
 USED = [
     kernel
-    for kernel in kernels.kernels()
-    if kernel.family == "pool" and kernels.variant_of(kernel).isa == "xpulp"
+    for kernel in catalogue.kernels()
+    if kernel.family == "pool" and catalogue.variant_of(kernel).isa == "xpulp"
 ]
 NAMES = ("stride_h", "stride_w", "pad_top", "pad_left", "pad_bottom", "pad_right")
 

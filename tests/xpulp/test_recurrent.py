@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
@@ -18,7 +18,7 @@ from tests.xpulp.support import Twins, cluster, distinct, same_bits
 
 FAMILIES = ("rnn", "gru", "lstm")
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-USED = [k for k in kernels.kernels() if k.family in FAMILIES and k.variant == "lines"]
+USED = [k for k in catalogue.kernels() if k.family in FAMILIES and k.variant == "lines"]
 WIDTHS = {"gx": "gates", "kept": "gates", "dgx": "gates", "dgh": "gates"}
 """Operands with times whose width is not that of the state."""
 STATES = ("h0", "c0", "dh0", "dc0")
@@ -52,7 +52,7 @@ def _sizes(generator: np.random.Generator, family: str, *, wide: bool) -> dict[s
 
 def jobs(kernel: Kernel, seed: int) -> Iterator[Job]:
     generator = np.random.default_rng(seed)
-    made, given = kernels.operands(kernel)
+    made, given = catalogue.operands(kernel)
     gates = GATES[kernel.family]
     initial = any(operand.optional for operand in made)
     for number in itertools.count():
@@ -78,7 +78,7 @@ def jobs(kernel: Kernel, seed: int) -> Iterator[Job]:
 
 def _in_place(kernel: Kernel) -> dict[int, int]:
     """Which output takes the place of which input."""
-    names = [[operand.name for operand in side] for side in kernels.operands(kernel)]
+    names = [[operand.name for operand in side] for side in catalogue.operands(kernel)]
     pairs = {"rnn": ("y", "gx"), "rnn_grad": ("dgx", "dy")}
     grad = ("dgx", "kept") if kernel.mode.endswith("_grad") else ("kept", "gx")
     output, taken = pairs.get(kernel.mode, grad)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from tests.xpulp.test_recurrent import FAMILIES, check
 
-USED = [k for k in kernels.kernels() if k.family in FAMILIES and k.variant.startswith("stream")]
+USED = [k for k in catalogue.kernels() if k.family in FAMILIES and k.variant.startswith("stream")]
 
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)

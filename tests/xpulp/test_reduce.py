@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
 from gradlet.ops.reduce import reduction_sizes
 from tests.xpulp.support import Twins, cluster, distinct, same_bits
 
-USED = [kernel for kernel in kernels.kernels() if kernel.variant == "chains"]
+USED = [kernel for kernel in catalogue.kernels() if kernel.variant == "chains"]
 HYPER = {"sgd": (0.5, 0.25), "momentum": (0.5, 0.25, 0.75, 1.0)}
 AXES = ((0,), (1,), (0, 2))
 """Columns, rows, and planes: what the variant can do."""
@@ -42,13 +42,13 @@ def jobs(
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
 def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path) -> None:
-    states = 1 + len(kernels.EPILOGUES[kernel.epilogue].outputs if kernel.epilogue else ())
+    states = 1 + len(catalogue.EPILOGUES[kernel.epilogue].outputs if kernel.epilogue else ())
     generator = np.random.default_rng(2)
     twins = Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
         for x, axes, hyper, sizes in distinct(jobs(kernel, seed=1), 300, lambda job: job[3]):
             isa = ("xpulp",)
-            able = kernels.candidates(kernel.family, "sum", kernel.epilogue, sizes, isa, "f32")
+            able = catalogue.candidates(kernel.family, "sum", kernel.epilogue, sizes, isa, "f32")
             assert able == [kernel], sizes
             total = x.astype(np.float64).sum(axes)
             before = [generator.standard_normal(total.shape).astype(np.float32)] * states
@@ -61,7 +61,7 @@ def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path) -> None:
 def test_what_the_variant_cannot_do() -> None:
     for shape, axes in (((2, 3, 4, 5), (1, 3)), ((2, 3, 4, 5, 6), (0, 2, 4))):
         sizes: dict[str, Size] = {**reduction_sizes(shape, {"axes": axes})}
-        assert kernels.candidates("reduce", "sum", "", sizes, ("xpulp",), "f32") == []
+        assert catalogue.candidates("reduce", "sum", "", sizes, ("xpulp",), "f32") == []
 
 
 def test_a_thousand_variances(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops.base import Size
 from tests.xpulp.support import Twins, cluster, same_bits
 
-USED = [k for k in kernels.kernels() if k.family == "regression" and k.variant == "line"]
+USED = [k for k in catalogue.kernels() if k.family == "regression" and k.variant == "line"]
 
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)

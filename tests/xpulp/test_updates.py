@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops import OPS
 from gradlet.ops.learning.optimizer import update_op
 from tests.xpulp.support import Twins, cluster, same_bits
 
-CHOSEN = [kernel for kernel in kernels.kernels() if kernel.variant == "stretch"]
+CHOSEN = [kernel for kernel in catalogue.kernels() if kernel.variant == "stretch"]
 UPDATES = [kernel for kernel in CHOSEN if kernel.mode in ("momentum", "adam", "adamw")]
 SQUARES = [kernel for kernel in CHOSEN if kernel.mode == "squares"]
 
@@ -49,7 +49,7 @@ def test_a_thousand_updates(kernel: Kernel, tmp_path: Path) -> None:
                 correction = (1 - hyper[2:4].astype(np.float64) ** steps).astype(np.float32)
                 inputs += [np.square(state(generator, count)), correction]
             outputs = [np.full(count, np.nan, np.float32) for _ in inputs[3:5]] + [w]
-            outputs = outputs[: len(kernels.operands(kernel)[0])]
+            outputs = outputs[: len(catalogue.operands(kernel)[0])]
             places = {0: 0, 1: 3, 2: 4}
             in_place = {i: places[i] for i in range(len(outputs))} if number % 3 else {}
             sizes = {"count": count}

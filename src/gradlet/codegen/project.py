@@ -21,7 +21,7 @@ from gradlet.codegen.names import literal
 from gradlet.codegen.stored import PLAN, blob_name, restored, stored
 from gradlet.codegen.view import node_op, parameter_count, view_of
 from gradlet.errors import GradletError
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.oracle import recording as recorded
 from gradlet.oracle.recording import Recording
 from gradlet.planner.model import Call, Plan
@@ -128,7 +128,7 @@ def project_files(
         "main.c": _render("main.c", view),
         "golden.h": _render("golden.h", view),
         "golden.py": _render("golden.py", view),
-        header: kernels.header(used, prefix),
+        header: catalogue.header(used, prefix),
         **{name: (FOLDER / name).read_text() for name in HEADERS},
         **({"gl_tiles.h": (FOLDER / "gl_tiles.h").read_text()} if plan.tilings else {}),
         **_port_files(plan.target.port, view),
@@ -139,7 +139,7 @@ def project_files(
         recorded.FILE: recording.dumps(),
     }
     for kernel in used:
-        files[f"kernels/{kernel.symbol(prefix)}.c"] = kernels.render(kernel, prefix)
+        files[f"kernels/{kernel.symbol(prefix)}.c"] = catalogue.render(kernel, prefix)
     encoded = {n: f.encode() if isinstance(f, str) else f for n, f in sorted(files.items())}
     return {**encoded, MANIFEST: _manifest(plan, encoded)}
 

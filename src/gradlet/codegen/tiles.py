@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlet.codegen.names import size_text
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.ops.base import Size
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
@@ -85,8 +85,8 @@ def _initial(sizes: Sequence[Mapping[str, Size]]) -> str:
     return ", ".join(f"{{{size_text(part)}}}" for part in sizes)
 
 
-def _types(plan: Plan, *used: kernels.Kernel | None) -> list[str]:
-    return [kernels.sizes_type(kernel.family, plan.prefix) for kernel in used if kernel]
+def _types(plan: Plan, *used: catalogue.Kernel | None) -> list[str]:
+    return [catalogue.sizes_type(kernel.family, plan.prefix) for kernel in used if kernel]
 
 
 def _box(box: Lines) -> str:
@@ -136,32 +136,36 @@ def _functions(plan: Plan, call: Call, scratch: str, argument: Any) -> Iterator[
 
 
 def _over(
-    plan: Plan, kernel: kernels.Kernel, operands: Iterable[str], sizes: str
+    plan: Plan, kernel: catalogue.Kernel, operands: Iterable[str], sizes: str
 ) -> dict[str, str]:
     arguments = ", ".join(["me", *operands, sizes])
     return {"symbol": kernel.symbol(plan.prefix), "arguments": arguments}
 
 
 def _beside(
-    plan: Plan, kernel: kernels.Kernel, rider: kernels.Kernel, sizes: str, operands: Iterable[str]
+    plan: Plan,
+    kernel: catalogue.Kernel,
+    rider: catalogue.Kernel,
+    sizes: str,
+    operands: Iterable[str],
 ) -> dict[str, str]:
     """A rider; its sizes are right behind those of the kernel that carries it."""
-    carrier = kernels.sizes_type(kernel.family, plan.prefix)
+    carrier = catalogue.sizes_type(kernel.family, plan.prefix)
     return _over(plan, rider, operands, f"(const void *)((const {carrier} *){sizes} + 1)")
 
 
 def _own(
-    plan: Plan, call: Call, kernel: kernels.Kernel, scratch: str, argument: Any, *, first: bool
+    plan: Plan, call: Call, kernel: catalogue.Kernel, scratch: str, argument: Any, *, first: bool
 ) -> dict[str, str]:
     """The kernel over the operands of a frame."""
     tiling = call.tiling
     assert tiling is not None
-    made, taken = map(len, kernels.operands(kernel))
+    made, taken = map(len, catalogue.operands(kernel))
     inputs = len(call.outputs)
     results = [tiling.made_in] if tiling.made_in else list(range(made))
     operands = [argument(p, once=first) for p in (*results, *range(inputs, inputs + taken))]
-    if scratch and kernels.variant_of(kernel).scratch:
+    if scratch and catalogue.variant_of(kernel).scratch:
         operands.append(scratch)
-    if kernels.catalogue()[kernel.family].stepped:
+    if catalogue.families()[kernel.family].stepped:
         operands.append("step")
     return _over(plan, kernel, operands, "f->sizes")

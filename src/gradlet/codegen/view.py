@@ -14,7 +14,7 @@ from gradlet.codegen.regions import WORD, arenas, mixed_regions, regions
 from gradlet.codegen.tiles import Link, chained, tiled_call
 from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Graph, Node
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.ops.base import Size
 from gradlet.ops.dropout import dropout_state
 from gradlet.ops.learning.labels import LOSSES
@@ -181,7 +181,7 @@ def _call(
         place = plan.buffer_of()[call.scratch]
         scratch = f"&{plan.prefix}_{place.region}[{place.offset // WORD}].f32"
         arguments.append(scratch)
-    if kernels.catalogue()[call.kernel.family].stepped:
+    if catalogue.families()[call.kernel.family].stepped:
         arguments.append("step" if call.repeat > 1 else "0")
     arguments.append(f"&sizes_{index}")
     module = nodes[call.nodes[0]].module
@@ -201,7 +201,7 @@ def _call(
         )
         if call.rider and not call.tiling
         else None,
-        "sizes_type": kernels.sizes_type(call.kernel.family, plan.prefix),
+        "sizes_type": catalogue.sizes_type(call.kernel.family, plan.prefix),
         "comment": comment(
             f"{' and '.join(call.all_nodes)}: {node_op(nodes, call)}"
             + (f" of {module}" if module else "")
@@ -246,7 +246,7 @@ def _golden_view(
 
 def _also(
     plan: Plan,
-    kernel: kernels.Kernel,
+    kernel: catalogue.Kernel,
     sizes: Mapping[str, Size],
     positions: Sequence[int],
     operands: Sequence[str],
@@ -256,7 +256,7 @@ def _also(
         "symbol": kernel.symbol(plan.prefix),
         "arguments": ", ".join(["me", *(operands[position] for position in positions)]),
         "sizes": size_text(sizes),
-        "sizes_type": kernels.sizes_type(kernel.family, plan.prefix),
+        "sizes_type": catalogue.sizes_type(kernel.family, plan.prefix),
     }
 
 

@@ -133,14 +133,14 @@ class Kernel:
 
 
 @cache
-def catalogue() -> dict[str, Family]:
-    families = [_load(path) for path in sorted(FAMILIES.glob("*/*.toml"))]
-    return {family.name: family for family in families}
+def families() -> dict[str, Family]:
+    loaded = [_load(path) for path in sorted(FAMILIES.glob("*/*.toml"))]
+    return {family.name: family for family in loaded}
 
 
 def kernels(dtype: str = "f32") -> Iterator[Kernel]:
     """Every kernel that can be rendered."""
-    for family in catalogue().values():
+    for family in families().values():
         for mode in family.modes.values():
             for variant in family.variants:
                 if variant.modes and mode.name not in variant.modes:
@@ -161,7 +161,7 @@ def candidates(
 ) -> list[Kernel]:
     """Kernels that compute this on a machine with these instruction sets, plainest first. far:
     the operands that may be left to a kernel that fetches them itself."""
-    entry = catalogue()[family]
+    entry = families()[family]
     if epilogue and epilogue not in entry.modes[mode].epilogues:
         return []
     return [
@@ -175,7 +175,7 @@ def candidates(
 
 
 def variant_of(kernel: Kernel) -> Variant:
-    for variant in catalogue()[kernel.family].variants:
+    for variant in families()[kernel.family].variants:
         if variant.name == kernel.variant and (not variant.modes or kernel.mode in variant.modes):
             return variant
     raise KeyError(kernel.name)
@@ -215,7 +215,7 @@ def _amount(variant: Variant, field: str, sizes: Mapping[str, Size], cores: int)
 
 def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     """Outputs and inputs in the order of the C arguments, the epilogue's after the mode's."""
-    mode = catalogue()[kernel.family].modes[kernel.mode]
+    mode = families()[kernel.family].modes[kernel.mode]
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
     extra = EPILOGUES[kernel.epilogue]
@@ -242,7 +242,7 @@ def prototype(kernel: Kernel, prefix: str = "gl") -> str:
 
 
 def sizes_struct(family: str, prefix: str = "gl") -> str:
-    entry = catalogue()[family]
+    entry = families()[family]
     kinds = {name: "float" if name in entry.fractions else "int32_t" for name, _ in entry.sizes}
     fields = " ".join(
         f"{kinds[name]} {name}[{count}];" if count else f"{kinds[name]} {name};"
@@ -254,7 +254,7 @@ def sizes_struct(family: str, prefix: str = "gl") -> str:
 @cache
 def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
-    family, variant = catalogue()[kernel.family], variant_of(kernel)
+    family, variant = families()[kernel.family], variant_of(kernel)
     mode = family.modes[kernel.mode]
     text = (
         _environment()
@@ -306,7 +306,7 @@ def _parameters(kernel: Kernel, prefix: str) -> list[str]:
     params += [f"const {c_type(i)} *{i.name}" for i in inputs]
     if variant_of(kernel).scratch:
         params.append(f"{DTYPES[kernel.dtype].c} *scratch")
-    if catalogue()[kernel.family].stepped:
+    if families()[kernel.family].stepped:
         params.append("int32_t step")
     params.append(f"const {sizes_type(kernel.family, prefix)} *s")
     return params

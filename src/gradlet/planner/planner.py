@@ -13,7 +13,7 @@ from gradlet.kernels.catalogue import (
     MAPS,
     Kernel,
     candidates,
-    catalogue,
+    families,
     scratch_elements,
     variant_of,
 )
@@ -329,7 +329,7 @@ def _rider(graph: Graph, target: Target, unit: Unit, made: int, options: Options
 
 def _swallowed(unit: Unit, lowering: Lowering) -> bool:
     """Whether the store of the first node's kernel can do what follows."""
-    epilogues = catalogue()[lowering.family].modes[lowering.mode].epilogues
+    epilogues = families()[lowering.family].modes[lowering.mode].epilogues
     return len(unit.nodes) == 2 and unit.nodes[-1].op in MAPS and unit.nodes[-1].op in epilogues
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradlet.ir.graph import Graph, Node
-from gradlet.kernels.catalogue import UPDATES, catalogue
+from gradlet.kernels.catalogue import UPDATES, families
 from gradlet.ops import OPS
 from gradlet.ops.base import Lowering
 from gradlet.planner.fuse.bias_gradient import Pair, riders
@@ -137,7 +137,7 @@ def _fusable(graph: Graph) -> dict[str, Node]:
         if OPS[node.op].view:
             continue
         lowering = OPS[node.op].lower(graph.site(node))
-        mode = catalogue()[lowering.family].modes[lowering.mode]
+        mode = families()[lowering.family].modes[lowering.mode]
         if update.op in mode.epilogues and node.outputs[0] not in graph.outputs:
             found[node.name] = update
     return found

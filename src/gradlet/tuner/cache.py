@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.planner.tiling import Tiling
 from gradlet.runtime import FOLDER, port_file
@@ -126,7 +126,7 @@ def _nameless(tiling: Tiling) -> Tiling:
 
 @cache
 def _source(kernel: Kernel) -> str:
-    return hashlib.sha256(kernels.render(kernel, PREFIX).encode()).hexdigest()
+    return hashlib.sha256(catalogue.render(kernel, PREFIX).encode()).hexdigest()
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import link_script, port_header, with_stacks
 from gradlet.planner.tiling import Tiling
@@ -44,7 +44,7 @@ class Function:
         sizes = "f->finish_sizes" if self.finishes else "f->sizes"
         calls = [self._call(sizes)]
         if self.rider:
-            carrier = kernels.sizes_type(self.kernel.family, PREFIX)
+            carrier = catalogue.sizes_type(self.kernel.family, PREFIX)
             behind = f"(const void *)((const {carrier} *){sizes} + 1)"
             calls.append(f"if (!f->rests) {self.rider._call(behind)}")
         return (
@@ -55,7 +55,7 @@ class Function:
 
     def _call(self, sizes: str) -> str:
         arguments = ["me", *("0" if p is None else f"f->t[{p}]" for p in self.operands)]
-        if kernels.catalogue()[self.kernel.family].stepped:
+        if catalogue.families()[self.kernel.family].stepped:
             arguments.append("step")
         return f"{self.kernel.symbol(PREFIX)}({', '.join([*arguments, sizes])});"
 
@@ -83,11 +83,11 @@ def functions_of(kernel: Kernel, tiling: Tiling, outputs: int) -> Functions:
             window = tiling.windows[position]
             left_out = window is None or (window.once and not first)
             places.append(None if left_out else position)
-        if kernels.variant_of(chosen).scratch:
+        if catalogue.variant_of(chosen).scratch:
             places.append(count)
         return Function(chosen, tuple(places))
 
-    made, taken = map(len, kernels.operands(kernel))
+    made, taken = map(len, catalogue.operands(kernel))
     results = [tiling.made_in] if tiling.made_in else list(range(made))
     positions = [*results, *range(outputs, outputs + taken)]
     first = over(kernel, positions, first=True)
@@ -118,11 +118,11 @@ def _build(functions: Sequence[Function], target: Target) -> bytes:
         texts = [f.text() for f in sorted(set(functions), key=lambda f: f.name)]
         calls = folder / "functions.c"
         calls.write_text('#include "gl_tiles.h"\n#include "kernels.h"\n\n' + "\n".join(texts))
-        (folder / "kernels.h").write_text(kernels.header(used, PREFIX))
+        (folder / "kernels.h").write_text(catalogue.header(used, PREFIX))
         sources = []
         for kernel in used:
             sources.append(folder / f"{kernel.symbol(PREFIX)}.c")
-            sources[-1].write_text(kernels.render(kernel, PREFIX))
+            sources[-1].write_text(catalogue.render(kernel, PREFIX))
         changing = [port_file(target.port, n) for n in ("tiles_trial.c", *STARTUP)]
         defines = [
             f"GL_CORES={target.cores}",

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs
-from gradlet.kernels.catalogue import EPILOGUES, catalogue
+from gradlet.kernels.catalogue import EPILOGUES, families
 from gradlet.ops import OPS
 from gradlet.ops.base import ShapeError
 from gradlet.ops.conv import conv_sizes
@@ -167,7 +167,7 @@ def _case(
     roundings: int,
 ) -> Case:
     """The same with an update fused into the store, if one is wanted."""
-    known = catalogue()[family].modes[mode].epilogues
+    known = families()[family].modes[mode].epilogues
     if update and update not in known:
         able = f"; there are {', '.join(known)}" if known else ""
         raise GradletError(f"--update {update}: {label} cannot be fused with it{able}")

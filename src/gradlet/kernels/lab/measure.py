@@ -11,7 +11,7 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.dtypes import DTYPES
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.cases import Case
 from gradlet.kernels.lab.native import Twins, same_bits
@@ -97,8 +97,8 @@ def measure(
     """Every kernel that computes the case on this target, ranked."""
     _require_room(case, target)
     isa = (*target.isa, *(name for name in ISA if name not in target.isa))
-    far = [operand.name for operand in kernels.catalogue()[case.family].modes[case.mode].inputs]
-    known = kernels.candidates(
+    far = [operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs]
+    known = catalogue.candidates(
         case.family, case.mode, case.epilogue, case.sizes, isa, "f32", far=far
     )
     needed = {kernel: _near_bytes(case, kernel, target) for kernel in known}
@@ -122,8 +122,8 @@ def measure(
 
 def _near_bytes(case: Case, kernel: Kernel, target: Target) -> int:
     """Of operands and scratch; what the kernel fetches itself lies far away."""
-    scratch = kernels.scratch_elements(kernel, case.sizes, target.cores)
-    fetched = [case.inputs[n] for n in kernels.fetched(kernel)]
+    scratch = catalogue.scratch_elements(kernel, case.sizes, target.cores)
+    fetched = [case.inputs[n] for n in catalogue.fetched(kernel)]
     gone = sum(value.nbytes for value in fetched if value is not None)
     return case.bytes - gone + scratch * DTYPES[kernel.dtype].bytes
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import size_words
 from gradlet.ops.base import Size
@@ -29,7 +29,7 @@ class Twins:
         sources = []
         for kernel in used:
             sources.append(folder / f"{kernel.name}.c")
-            sources[-1].write_text(kernels.render(kernel))
+            sources[-1].write_text(catalogue.render(kernel))
         library = compiler.build_library(sources, folder / "twins.so", include=includes("host"))
         self.library, self.cores = ctypes.CDLL(str(library)), cores
 
@@ -44,10 +44,10 @@ class Twins:
         """What the kernel leaves in its outputs, whose arrays have their initial contents."""
         made = [None if v is None else v.copy() for v in outputs]
         words = np.array(size_words(kernel, sizes), np.int32)
-        elements = kernels.scratch_elements(kernel, sizes, self.cores)
+        elements = catalogue.scratch_elements(kernel, sizes, self.cores)
         scratch = [np.zeros(elements, np.float32)] if elements else []
         pointers = [_pointer(v) for v in (*made, *inputs, *scratch)]
-        stepped = kernels.catalogue()[kernel.family].stepped
+        stepped = catalogue.families()[kernel.family].stepped
         function = getattr(self.library, kernel.name)
         function.restype = None
         for step in range(repeat):

@@ -16,7 +16,7 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue as kernels
+from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.ops.base import Size
 from gradlet.runtime import FOLDER, STARTUP, includes, port_file
@@ -78,7 +78,7 @@ def _program(used: Sequence[Kernel], target: Target, shift: int) -> bytes:
         sources = []
         for kernel in used:
             sources.append(folder / f"{kernel.name}.c")
-            sources[-1].write_text(_shifted(kernels.render(kernel), shift))
+            sources[-1].write_text(_shifted(catalogue.render(kernel), shift))
         changing = [port_file(target.port, n) for n in ("trial.c", *STARTUP)]
         defines = [f"GL_CORES={target.cores}"]
         elf = build_program(
@@ -218,7 +218,7 @@ class Trial(Paused):
         at_sizes = self._put(spots, settings)
         if level not in ("", near):
             spots = _Spots(*self._room(level), align, self._gap)
-        fetched = kernels.fetched(kernel)
+        fetched = catalogue.fetched(kernel)
         behind = _Spots(*self._room(self.target.home.name), align, self._gap)
         at_inputs = [
             self._put(behind if n in fetched else spots, value) for n, value in enumerate(inputs)
@@ -227,7 +227,7 @@ class Trial(Paused):
         at_outputs = [
             shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
         ]
-        scratch = 4 * kernels.scratch_elements(kernel, sizes, self.target.cores)
+        scratch = 4 * catalogue.scratch_elements(kernel, sizes, self.target.cores)
         at_scratch = [near_spots.take(scratch)] if scratch else []
         words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch]
         granted = []
@@ -236,9 +236,9 @@ class Trial(Paused):
             spans = _spans(at_inputs, inputs)
             if fetched:
                 copied = self._grant_copies([spans.pop(n) for n in fetched], at_scratch[0], scratch)
-            elif kernels.variant_of(kernel).fetches:  # from wherever they are
+            elif catalogue.variant_of(kernel).fetches:  # from wherever they are
                 copied = self._grant_copies(list(spans.values()), at_scratch[0], scratch)
-            if kernels.updated(kernel) or in_place:
+            if catalogue.updated(kernel) or in_place:
                 known = range(len(outputs))
             granted = self._grant(
                 [(at_sizes, settings.nbytes), *spans.values()],
@@ -246,7 +246,7 @@ class Trial(Paused):
                 [(at, scratch) for at in at_scratch],
                 {at_outputs[index] for index in known},
             )
-        stepped = kernels.catalogue()[kernel.family].stepped
+        stepped = catalogue.families()[kernel.family].stepped
         for step in range(repeat):
             own = [*words, *([step] if stepped else []), at_sizes]
             self.machine.write(self.place("gl_trial"), np.array(own, np.uint32).tobytes())
@@ -375,7 +375,7 @@ class _Spots:
 
 def size_words(kernel: Kernel, sizes: Mapping[str, Size]) -> list[int]:
     """The sizes as the kernel's struct has them."""
-    family = kernels.catalogue()[kernel.family]
+    family = catalogue.families()[kernel.family]
     words: list[int] = []
     for name, _ in family.sizes:
         value = sizes[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlet.ir.graph import Graph, Node
-from gradlet.kernels.catalogue import Kernel, candidates, catalogue
+from gradlet.kernels.catalogue import Kernel, candidates, families
 from gradlet.ops import OPS
 
 FAMILY = "loss"
@@ -20,7 +20,7 @@ def loss_kernels(graph: Graph, loss: Node, isa: tuple[str, ...]) -> list[Kernel]
 def losses(graph: Graph, isa: tuple[str, ...]) -> Iterator[tuple[Node, Node]]:
     """The loss and its gradient, if a kernel for such cores makes both."""
     for loss in graph.nodes:
-        if loss.op not in catalogue()[FAMILY].modes:
+        if loss.op not in families()[FAMILY].modes:
             continue
         if all(kernel.variant == "ref" for kernel in loss_kernels(graph, loss, isa)):
             continue

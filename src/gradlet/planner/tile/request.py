@@ -9,9 +9,9 @@ from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Graph, Shape, Site
 from gradlet.kernels.catalogue import (
     Kernel,
-    catalogue,
     effort,
     effort_matters,
+    families,
     scratch_elements,
     variant_of,
 )
@@ -142,7 +142,7 @@ class Problems:
         op = OPS[site.node.op]
         axes = self._axes(op, site)
         tileable = self._tileable_axes(op, site, axes)
-        mode = catalogue()[call.kernel.family].modes[call.kernel.mode]
+        mode = families()[call.kernel.family].modes[call.kernel.mode]
         sums = SUM in mode.epilogues and len(site.outs) == 1
         allowed = tuple(
             can and axis.name not in refused and (sums or not axis.reduction)

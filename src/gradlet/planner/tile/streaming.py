@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradlet.ir.graph import Site
-from gradlet.kernels.catalogue import Kernel, candidates, catalogue, fetched
+from gradlet.kernels.catalogue import Kernel, candidates, families, fetched
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.model import Call
@@ -18,7 +18,7 @@ def fetching(
 ) -> list[tuple[Call, list[Operand | None]]]:
     """The call with each such kernel, and its operands without a window on what that fetches."""
     kernel, first = call.kernel, len(call.outputs)
-    inputs = catalogue()[kernel.family].modes[kernel.mode].inputs
+    inputs = families()[kernel.family].modes[kernel.mode].inputs
     pairs = zip(inputs, operands[first:], strict=False)
     far = [i.name for i, operand in pairs if operand and operand.windowed]
     same = (kernel.family, kernel.mode, kernel.epilogue, call.sizes, isa, kernel.dtype)
