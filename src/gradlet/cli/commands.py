@@ -62,7 +62,7 @@ Folder = Annotated[Path, typer.Argument(help="A project made by `gradlet build`.
 
 
 def command(function: Callable[..., int | None], group: typer.Typer = app) -> Callable[..., None]:
-    """Register a verb; what it raises becomes a message and an exit status (`cli_errors.py`)."""
+    """Register a verb; what it raises becomes a message and an exit status (`cli/failures.py`)."""
     run = guarded(function)
     group.command(name=function.__name__.rstrip("_"))(run)
     return run

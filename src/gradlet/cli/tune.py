@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 KEEP = 12
-"""As gradlet.tune.Settings has it; to ask that would load all of it for a line of help."""
+"""As the Settings of the tuner have it; to ask that would load all of it for a line of help."""
 LAYERS = {"conv2d": ("in", "out-channels", "kernel", "step"), "linear": ("in", "out", "step")}
 """With what each of them needs."""
 

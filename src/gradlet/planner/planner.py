@@ -427,7 +427,7 @@ def _persistent_buffers(
 
 
 def _too_large(plan: Plan) -> str:
-    """In a sentence; report/fit.py has more to say."""
+    """In a sentence; reports/fit.py has more to say."""
     memory = next(m for m in plan.target.memories if not plan.fits(m))
     used, room = plan.taken(memory), plan.target.room(memory)
     largest = sorted(plan.buffers, key=lambda b: (-b.bytes, b.name))[:3]
