@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 
-.PHONY: setup demo test check bench mutants interruptions reliability clean
+.PHONY: setup demo test test-all check bench mutants interruptions reliability clean
 
 setup: $(VENV)/.ready
 
@@ -21,7 +21,11 @@ check: setup
 	$(RUN)/mypy
 
 test: check
-	$(RUN)/python -m pytest -n 2
+	$(RUN)/python -m pytest -n 2 --dist loadgroup
+
+# Every case of the long tables: first the sample, then what it leaves out.
+test-all: test
+	$(RUN)/python -m pytest -n 2 --dist loadgroup --rest
 
 bench: setup
 	$(RUN)/python bench/host_speed.py

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -48,6 +49,10 @@ class Job:
     sizes: tuple[tuple[str, Size], ...]
     repeat: int = 1
     before: tuple[Array | None, ...] = ()  # what is in the outputs, if anything
+
+
+Called = tuple[Job, dict[str, Any], list[Array]]
+"""A job, its call, and what that left in the outputs."""
 
 
 @cache
@@ -307,28 +312,71 @@ def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
     return [(value, job.tolerance[0] + own) for value, own in zip(results, rounding, strict=True)]
 
 
-@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
-def test_kernel(kernel: Kernel, library: Path, tmp_path: Path) -> None:
-    isa = (catalogue.variant_of(kernel).isa,)
-    jobs = [
-        job
-        for job in jobs_by_mode()[kernel.family, kernel.mode]
-        if kernel
-        in catalogue.candidates(
-            *(kernel.family, kernel.mode, kernel.epilogue, dict(job.sizes), isa, kernel.dtype),
-            far=catalogue.variant_of(kernel).far,
-        )
-    ]
-    assert len(jobs) >= 4, "too few rows of the table reach this kernel"
+@pytest.fixture(scope="session")
+def outcomes(
+    request: pytest.FixtureRequest, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Kernel], list[Called]]:
+    """What the calls of a kernel left. Those of a family go through one process."""
+    asked = {id(kernel) for kernel in ALL} & {
+        id(item.callspec.params.get("kernel"))
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+    }
+    known: dict[Kernel, list[Called]] = {}
+
+    def made(kernels: list[Kernel]) -> None:
+        plans = {kernel: calls_of(kernel) for kernel in kernels}
+        calls = [plan for own in plans.values() for _, plan in own]
+        results = iter(call(library, tmp_path_factory.mktemp("calls"), calls))
+        for kernel, own in plans.items():
+            known[kernel] = [(job, plan, next(results)) for job, plan in own]
+
+    def of(kernel: Kernel) -> list[Called]:
+        if kernel not in known:
+            family = [k for k in ALL if k.family == kernel.family and id(k) in asked]
+            try:
+                made(family)
+            except (
+                AssertionError
+            ):  # one of them has ended the process; which one, its own test says
+                made([kernel])
+        return known[kernel]
+
+    return of
+
+
+def calls_of(kernel: Kernel) -> list[tuple[Job, dict[str, Any]]]:
+    """For teams of several sizes, in another order of the cores, and in place."""
     plans = []
-    for job in jobs:
+    for job in jobs_of(kernel):
         for cores in TEAMS:
             plans.append((job, c_call(kernel, job, list(range(cores)))))
         plans.append((job, c_call(kernel, job, list(reversed(range(3))))))
         plans += [(job, c_call(kernel, job, [0, 1, 2], i)) for i in overwritable(kernel, job)]
-    results = call(library, tmp_path, [plan for _, plan in plans])
+    return plans
+
+
+def jobs_of(kernel: Kernel) -> list[Job]:
+    isa, far = (catalogue.variant_of(kernel).isa,), catalogue.variant_of(kernel).far
+    how = (kernel.family, kernel.mode, kernel.epilogue)
+    return [
+        job
+        for job in jobs_by_mode()[kernel.family, kernel.mode]
+        if kernel in catalogue.candidates(*how, dict(job.sizes), isa, kernel.dtype, far=far)
+    ]
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(k, id=k.name, marks=pytest.mark.xdist_group(k.family)) for k in ALL],
+)
+def test_kernel(kernel: Kernel, outcomes: Callable[[Kernel], list[Called]]) -> None:
+    calls = outcomes(kernel)
+    jobs = {id(job) for job, _, _ in calls}
+    assert len(jobs) >= 4, "too few rows of the table reach this kernel"
     first: dict[int, list[Array]] = {}
-    for (job, plan), outputs in zip(plans, results, strict=True):
+    for job, plan, outputs in calls:
         for output, (wanted, tolerance) in zip(outputs, expected_of(kernel, job), strict=True):
             error = np.abs(output.reshape(wanted.shape).astype(np.float64) - wanted)
             assert (error <= tolerance).all(), (plan["label"], error.max())

@@ -29,6 +29,7 @@ def close(actual: Array, expected: Array) -> None:
     assert np.abs(actual - expected).max() <= 1e-12 * scale * max(1, actual.size)
 
 
+@pytest.mark.sampled(40)
 @every_row
 def test_reference_matches_torch(case: Case) -> None:
     values = operands(case)
@@ -38,6 +39,7 @@ def test_reference_matches_torch(case: Case) -> None:
         close(actual, result.numpy())
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(
     "case", [case for case in ROWS if not OPS[case.op].stops], ids=lambda case: case.id
 )
@@ -66,6 +68,7 @@ def test_gradients_match_autograd(case: Case) -> None:
 SMOOTH = [c for c in ROWS if c.op != "berhu" and c.attrs.get("skip", -1) == -1]
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.id)
 def test_gradients_match_finite_differences(case: Case) -> None:
     graph = op_training_graph(case)
@@ -85,6 +88,7 @@ def test_gradients_match_finite_differences(case: Case) -> None:
         assert abs(slope - expected) <= 1e-5 * max(1.0, abs(expected), abs(step.loss))
 
 
+@pytest.mark.sampled(40)
 @every_row
 def test_graph_json_round_trip(case: Case) -> None:
     graph = op_training_graph(case)
@@ -106,6 +110,7 @@ def all_values(case: Case) -> tuple[Graph, dict[str, Array]]:
     return graph, dict(step.values)
 
 
+@pytest.mark.sampled(40)
 @every_row
 def test_axes_say_what_a_tile_reads(case: Case) -> None:
     """A tile of a free axis depends on nothing outside its spans; the tiles cover the output."""

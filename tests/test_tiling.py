@@ -40,6 +40,7 @@ MAY_REFUSE = {
 """Axes that have tiles in most cases, but not in all."""
 
 
+@pytest.mark.sampled(40)
 @every_row
 def test_tiles_make_the_whole(case: Case) -> None:
     for site, operands in sites(case):

@@ -1,0 +1,67 @@
+"""How much is run: `pytest` a sample of the long tables, `pytest --all` every case, `pytest --rest`
+what the sample leaves out.
+
+Two marks say what that is:
+
+    sampled(n)   of a test with many parameters: n of them, drawn by a seed, and besides one for
+                 each first word of a parameter's name, such as every op or every family of kernels
+    thorough     a test that repeats at length what others try in short
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+
+import pytest
+
+SEED = 1
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="every case of the long tables")
+    parser.addoption("--rest", action="store_true", help="only what is left out without --all")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sampled(n): of many parameters n are drawn, see conftest")
+    config.addinivalue_line("markers", "thorough: runs with --all or --rest alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all") or any("::" in argument for argument in config.args):
+        return  # who names a test wants it
+    tables: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            tables[item.nodeid.partition("[")[0]].append(item)
+    drawn = {item for table in tables.values() for item in sample(table)}
+    left_out = {
+        item
+        for item in items
+        if item.get_closest_marker("thorough")
+        or (item.get_closest_marker("sampled") and item not in drawn)
+    }
+    dropped = set(items) - left_out if config.getoption("--rest") else left_out
+    if dropped:
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+        items[:] = [item for item in items if item not in dropped]
+
+
+def sample(table: list[pytest.Item]) -> set[pytest.Item]:
+    mark = table[0].get_closest_marker("sampled")
+    assert mark is not None
+    chance = random.Random(SEED)
+    kinds: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in table:
+        kinds[kind_of(item)].append(item)
+    chosen = {chance.choice(rows) for rows in kinds.values()}
+    return chosen | set(chance.sample(table, min(mark.args[0], len(table))))
+
+
+def kind_of(item: pytest.Item) -> str:
+    """The first word of the parameter's name; of a kernel all but its mode and its block."""
+    name = item.nodeid.partition("[")[2]
+    kernel = re.match(r"gl_[a-z0-9]+_([a-z0-9]+).*__([a-z]+)", name)
+    return " ".join(kernel.groups()) if kernel else re.split(r"[-\]]", name)[0]
