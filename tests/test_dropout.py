@@ -179,11 +179,34 @@ def test_backward_uses_the_mask_of_the_forward_pass() -> None:
         assert not zero.all()
 
 
-class Always(nn.Module):
+class Selus(nn.Module):
+    """Alpha dropout by element and by channel, as a layer and as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.channels = nn.AlphaDropout(0.3), nn.FeatureAlphaDropout(0.4)
+        self.layer, self.head = nn.Conv1d(2, 6, 3), nn.Linear(30, 2)
+
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.alpha_dropout(x, 0.5, training=True)
+        y = self.channels(nn.functional.selu(self.layer(self.drop(x))))
+        y = nn.functional.alpha_dropout(y, 0.2, training=True)
+        y = nn.functional.dropout(y, 0.1)  # its mask comes after theirs
+        return self.head(y.flatten(1))
+
+
+def test_alpha_dropout(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = Selus(), torch.randn(4, 2, 7)
+    recipe = Recipe(loss="mse")
+    project = gradlet.build(
+        module, tmp_path / "p", inputs=x, batch=2, target="host", layout="hwc", recipe=recipe
+    )
+    assert not project.recording.absent
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed, verdict.first_wrong
 
 
 def test_other_kinds_are_refused() -> None:
-    with pytest.raises(GradletError, match="alpha_dropout"):
-        capture_module(nn.Sequential(nn.Linear(3, 3), Always()), torch.randn(2, 3), name="m")
+    module = nn.Sequential(nn.Linear(3, 3), nn.RReLU())
+    with pytest.raises(GradletError, match="random slopes"):
+        capture_module(module, torch.randn(2, 3), name="m")

@@ -20,6 +20,7 @@ from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import TORCH, Emitter, Op
+from gradlet.ops.map import FUNCTIONS, Function
 from gradlet.oracle import tolerance
 from gradlet.oracle.interpreter import Disturbance, run_reference
 from gradlet.oracle.tolerance import CAREFUL, QUICK, expect, normal_bound, student_bound
@@ -205,6 +206,21 @@ def test_what_is_not_filled_in_is_exact() -> None:
         results = op.reference({"value": value}, x, mask)
         (rounded,) = op.magnitude({"value": value}, [x, mask], results)
         assert rounded.tolist() == [0.0, inexact]
+
+
+@pytest.mark.parametrize("row", FUNCTIONS, ids=lambda row: row.name)
+def test_whatever_is_a_number_has_a_rounding(row: Function) -> None:
+    """A disturbed run that is no number tells nothing, and all that depends on it seems exact."""
+    x = np.array([0.0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 1.0, -1.0, 30.0, -30.0, 1e4, -1e4])
+    with np.errstate(all="ignore"):
+        for numbers in ((0.3, 0.9), (1.5, 20.0), (3.0, 0.0), (-0.7, 0.9), (-1.0, 0.0)):
+            y = row.value(x, *numbers)
+            for formula, size, at in (
+                (row.value, row.value_size, x),
+                (row.slope, row.slope_size, y if row.of == "y" else x),
+            ):
+                known = np.isfinite(formula(at, *numbers))
+                assert size is None or np.isfinite(size(at, *numbers)[known]).all(), numbers
 
 
 @pytest.mark.parametrize("offset", [1e5, 1e6, 1e7, 1e9])

@@ -132,7 +132,8 @@ def padded(x: Tensor, w: Tensor) -> Tensor:
 def similar(x: Tensor, w: Tensor) -> Tensor:
     a, b = x.unbind(1)[:2]
     rows = torch.stack([F.pairwise_distance(a, b), F.cosine_similarity(a * w, b)], 1)
-    return rows + x.amax((1, 2), keepdim=True)[:, 0]
+    short = F.cosine_similarity(a * w, b, eps=2.0)  # some norms are below, some above
+    return rows + x.amax((1, 2), keepdim=True)[:, 0] + short[:, None]
 
 
 def shortened(x: Tensor, w: Tensor) -> Tensor:

@@ -286,6 +286,32 @@ def _torch_dropout(imp: Importer, call: Call) -> str:
     return drop(imp, x, float(call.args[1]), group) if call.args[2] else x
 
 
+ALPHA = 1.7580993408473766
+"""What a SELU makes of large negative numbers, without its sign: what is lost becomes that."""
+
+
+@from_torch("aten.alpha_dropout.default", "aten.alpha_dropout_.default")
+@from_torch("aten.feature_alpha_dropout.default", "aten.feature_alpha_dropout_.default")
+def _torch_alpha_dropout(imp: Importer, call: Call) -> str:
+    """scale * x where it is kept, else -scale * ALPHA, and both moved so that the mean stays.
+
+    `kept` is 1 / (1 - p) or 0; where nothing is dropped it is 1, and so is `rest`, else 0.
+    """
+    x, p = imp.tensor(call.args[0]), float(call.args[1])
+    if not call.args[2] or p == 0:
+        return x
+    if p == 1:
+        return affine(imp, x, 0.0)
+    shape = imp.shape(x)
+    drawn = (*shape[:2], *(1,) * len(shape[2:])) if "feature" in call.target else shape
+    kept = drop(imp, imp.constant(np.ones(drawn, np.float32)), p)
+    rest = drop(imp, imp.constant(np.ones((1,), np.float32)), 1.0, salt=0)
+    keep = float(np.sqrt((1 - p) / (1 + ALPHA**2 * p)))  # scale * (1 - p)
+    factor = imp.add("add", [affine(imp, kept, keep), affine(imp, rest, 1 - keep)])
+    moved = affine(imp, kept, ALPHA * keep, -ALPHA * keep)
+    return imp.add("add", [imp.add("mul", [x, factor]), moved])
+
+
 @from_onnx("Dropout")
 def _onnx_dropout(imp: Importer, call: Call) -> str:
     ratio = 0.5 if call.arg(1) is None else float(imp.static(call.args[1]))

@@ -161,10 +161,10 @@ def _power_slope(x: Array, exponent: float) -> Array:
 
 
 def _power_loss(x: Array, exponent: float) -> Array:
-    """exp(a log x) turns the rounding of its argument into a relative error."""
+    """exp(a log x) turns the rounding of its argument into a relative error; of 0 there is none."""
     if exponent == int(exponent):
         return np.full_like(x, 1 + abs(exponent) / 4)
-    return 1 + np.abs(exponent * np.log(x))
+    return 1 + np.abs(exponent * np.log(np.where(x == 0, 1.0, x)))
 
 
 def _inside(x: Array, low: float, high: float) -> Array:

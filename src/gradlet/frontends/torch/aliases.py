@@ -12,10 +12,14 @@ _VIEWS = (
     "view reshape flatten unflatten squeeze unsqueeze permute transpose t numpy_T mT swapaxes "
     "swapdims movedim slice select narrow expand expand_as view_as reshape_as ravel chunk "
     "split split_with_sizes tensor_split unbind contiguous to type_as dropout feature_dropout "
-    "alias detach atleast_1d atleast_2d pixel_shuffle diagonal unfold moveaxis"
+    "alias detach atleast_1d atleast_2d pixel_shuffle diagonal unfold moveaxis alpha_dropout "
+    "feature_alpha_dropout"
 )
 VIEWS = frozenset(_VIEWS.split())
-_UNMOVED = ("to", "type_as", "dropout", "feature_dropout")
+_UNMOVED = (
+    *("to", "type_as", "dropout", "feature_dropout"),
+    *("alpha_dropout", "feature_alpha_dropout"),
+)
 
 
 _TURNED = ("transpose_", "t_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_")

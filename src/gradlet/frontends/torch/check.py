@@ -141,7 +141,7 @@ def _passes(
             part.eval()
     inputs = [v.detach().to(dtype) if v.dtype.is_floating_point else v for v in examples]
     buffers = {path: buffer.clone() for path, buffer in module.named_buffers()}
-    with torch.enable_grad(), plain_attention(), _without_dropout(), first_of_equals():
+    with torch.enable_grad(), _plainly(), first_of_equals():
         first = [value.detach().clone() for value in call(module, inputs)]  # which may be buffers
         for path, buffer in module.named_buffers():  # a graph has what becomes of these
             buffer.data = buffers.get(path, buffer.data)  # of whatever shape it was
@@ -173,6 +173,28 @@ def _plain_attributes(module: Any) -> dict[str, Any]:
         for name, value in vars(part).items()
         if isinstance(value, int | float | str)
     }
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Attention as it is written down, and nothing dropped."""
+    with plain_attention(), _without_alpha_dropout(), _without_dropout():
+        yield
+
+
+def _without_alpha_dropout() -> Any:
+    """Seen as a whole: of the draws that it is made of none keeps the mean."""
+    from torch.overrides import TorchFunctionMode
+
+    class Passed(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if "alpha_dropout" in getattr(func, "__name__", ""):
+                return args[0] if args else kwargs["input"]
+            return func(*args, **(kwargs or {}))
+
+    return Passed()
 
 
 def _without_dropout() -> Any:

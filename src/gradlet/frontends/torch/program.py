@@ -131,7 +131,9 @@ class _TorchImporter(WideImporter):
     def _skip(self, node: Any) -> None:
         """What leads to no result; its draws count, since masks go by their number."""
         name, args = op_name(str(node.target)), _positional(node)
-        if name in ("dropout", "dropout_", "feature_dropout", "feature_dropout_"):
+        if "alpha_dropout" in name:
+            drawn = bool(0 < args[1] < 1 and args[2])
+        elif name in ("dropout", "dropout_", "feature_dropout", "feature_dropout_"):
             drawn = bool(args[1] and args[2])
         else:
             drawn = bool("scaled_dot_product" in name and args[4]) or name in ("rand", "rand_like")

@@ -49,11 +49,15 @@ def _torch_pairwise_distance(imp: Importer, call: Call) -> str:
 
 @from_torch("aten.cosine_similarity.default")
 def _torch_cosine_similarity(imp: Importer, call: Call) -> str:
+    """PyTorch raises a norm to eps unseen by autograd: its gradient is that of the plain norm."""
     dim, floor = int(call.arg(2, 1)), {"low": float(call.arg(3, 1e-8)), "high": float("inf")}
     sides = []
     for value in call.args[:2]:
         x = imp.tensor(value)
-        sides.append(imp.add("div", [x, imp.add("clamp", [norm(imp, x, 2, [dim], True)], floor)]))
+        length = norm(imp, x, 2, [dim], True)
+        lifted = imp.add("sub", [imp.add("clamp", [length], floor), length])
+        raised = imp.add("add", [length, imp.add("detach", [lifted])])
+        sides.append(imp.add("div", [x, raised]))
     return summed(imp, imp.add("mul", sides), [dim], False)
 
 
