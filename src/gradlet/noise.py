@@ -45,8 +45,8 @@ def disturbed(result: Array, seed: int, amplitude: float, spread: Array) -> Arra
     return made
 
 
-def note_moves(largest: Array, squares: Array, moved: Array, exact: Array) -> int:
-    """Note how far values have moved, in place: the largest so far, and the sum of squares. Returns
+def note_moves(largest: Array, squares: Array | None, moved: Array, exact: Array) -> int:
+    """Note how far values have moved, in place: the largest so far, and any sum of squares. Returns
     how many are no number and should be one; these add nothing."""
     moved, exact = np.asarray(moved), np.asarray(exact)
     plain = all(v.dtype == np.float64 and v.flags.c_contiguous for v in (moved, exact))
@@ -57,7 +57,8 @@ def note_moves(largest: Array, squares: Array, moved: Array, exact: Array) -> in
     with np.errstate(invalid="ignore", over="ignore"):
         deviation = np.nan_to_num(np.abs(moved - exact), nan=0.0, posinf=LARGEST)
         np.maximum(largest, deviation, out=largest)
-        squares += deviation * deviation
+        if squares is not None:
+            squares += deviation * deviation
     return int(lost(moved, exact).sum())
 
 
@@ -75,11 +76,15 @@ def library() -> Any:
 
     ffi = cffi.FFI()
     ffi.cdef(FUNCTIONS)
+
+    def pointer(kind: str, array: Array | None) -> Any:
+        return ffi.NULL if array is None else ffi.from_buffer(kind, array)
+
     for compiler in available():
         bare = ("-nostdlib", "-fno-sanitize=all") if compiler.name == "ziglang" else ()
         try:
             made = linked(compiler, [*FLAGS, *bare], [SOURCE], "noise")
-            return ffi.from_buffer, ffi.dlopen(str(made))
+            return pointer, ffi.dlopen(str(made))
         except (GradletError, OSError):
             continue
     return None

@@ -231,30 +231,35 @@ class Scatter:
         self.rule = rule
         self.exact = exact
         self.largest = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
-        self._squares = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
+        self._squares: dict[str, Array] = {}
+        if rule is not QUICK:  # which needs none
+            self._squares = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
         self._lost: dict[str, Array] = {}
 
     def add(self, disturbed: Mapping[str, Array]) -> None:
         for name, value in self.exact.items():
             moved = disturbed[name]
-            if note_moves(self.largest[name], self._squares[name], moved, value):
+            if note_moves(self.largest[name], self._squares.get(name), moved, value):
                 before = self._lost.get(name, np.zeros(np.shape(value), np.uint8))
                 self._lost[name] = before + lost(moved, value)
 
     def tolerance(self, name: str, spread: Spread, compared: int) -> Array:
-        own = spread.get(name, np.zeros_like(self.largest[name]))
-        largest = self.largest[name]
+        """Once for each tensor: it takes the memory of what was noted of it."""
+        largest = self.largest.pop(name)
+        own = spread.get(name, np.zeros_like(largest))
         if self.rule is QUICK:
-            result: Array = MARGIN * np.maximum(np.maximum(largest, _typical(largest)), own)
-            return result
+            for more in (_typical(largest), own):
+                np.maximum(largest, more, out=largest)
+            largest *= MARGIN
+            return largest
         probability = FALSE_ALARM / compared
         drawn = self._drawn(name, probability)
         rounded = normal_bound(probability) * own / math.sqrt(3)  # own: a uniform draw within it
-        result = np.maximum(np.maximum(drawn, largest), rounded)
+        result: Array = np.maximum(np.maximum(drawn, largest), rounded)
         return result
 
     def _drawn(self, name: str, probability: float) -> Array:
-        draws, squares = self.rule.draws, self._squares[name]
+        draws, squares = self.rule.draws, self._squares.pop(name)
         deviation: Array
         if name not in self._lost:
             deviation = np.sqrt(squares / draws) / self.rule.amplitude
