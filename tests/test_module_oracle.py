@@ -21,6 +21,7 @@ from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import TORCH
+from gradlet.oracle import recording as module_recorded
 from gradlet.oracle.interpreter import run_reference
 from gradlet.oracle.recording import FILE, Recording
 from tests.models import MODELS
@@ -312,3 +313,21 @@ def test_a_transposed_gradient_of_a_batch_of_1(mode: bool, tmp_path: Path) -> No
     assert not project.recording.absent
     verdict = gradlet.verify(project, steps=2)
     assert verdict.passed, verdict.first_wrong
+
+
+def test_sums_see_every_element_and_a_recording_of_other_signs_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value = np.random.default_rng(0).standard_normal(module_recorded.BLOCK + 300)
+    sums = module_recorded.digest(value)[-module_recorded.SUMS :]
+    for place in (0, module_recorded.BLOCK - 1, module_recorded.BLOCK, value.size - 1):
+        moved = value.copy()
+        moved[place] += 0.5
+        change = module_recorded.digest(moved)[-module_recorded.SUMS :] - sums
+        assert np.abs(change) == pytest.approx(0.5)
+        assert 0 < (change > 0).sum() < module_recorded.SUMS
+    monkeypatch.setattr(module_recorded, "SIGNS", module_recorded.SIGNS - 1)
+    before = Recording().dumps()
+    monkeypatch.undo()
+    with pytest.raises(gradlet.GradletError, match="build the project again"):
+        Recording.loads(before)

@@ -43,11 +43,11 @@ def test_disturbed(size: int, amplitude: float, monkeypatch: pytest.MonkeyPatch)
 def test_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     exact, moved = values(1000), values(1000)[::-1].copy()
     fast, plain = np.zeros((2, 1000)), np.zeros((2, 1000))
-    for _ in range(2):
-        noise.note_moves(fast[0], fast[1], moved, exact)
+    moved[500:503] = np.nan
+    lost = [noise.note_moves(fast[0], fast[1], moved, exact) for _ in range(2)]
     in_numpy(monkeypatch)
-    for _ in range(2):
-        noise.note_moves(plain[0], plain[1], moved, exact)
+    lost += [noise.note_moves(plain[0], plain[1], moved, exact) for _ in range(2)]
+    assert lost == [4] * 4
     assert fast.tobytes() == plain.tobytes()
     assert plain[0].max() == noise.LARGEST
 

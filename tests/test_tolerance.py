@@ -23,7 +23,7 @@ from gradlet.ops.base import TORCH, Emitter, Op
 from gradlet.ops.map import FUNCTIONS, Function
 from gradlet.oracle import tolerance
 from gradlet.oracle.interpreter import Disturbance, run_reference
-from gradlet.oracle.tolerance import CAREFUL, QUICK, expect, normal_bound, student_bound
+from gradlet.oracle.tolerance import CAREFUL, QUICK, Scatter, expect, normal_bound, student_bound
 from tests.test_project import cc, run
 
 
@@ -253,3 +253,20 @@ def test_what_float64_leaves_to_chance_is_no_fault(tmp_path: Path) -> None:
     inputs = (torch.randn(2, 6, generator=torch.Generator().manual_seed(1)),)
     verdict = gradlet.verify(gradlet.build(Shares(), tmp_path / "p", inputs=inputs, batch=2))
     assert verdict.passed
+
+
+@pytest.mark.parametrize(("numbers", "bounded"), [(32, True), (20, True), (7, False), (0, False)])
+def test_runs_without_a_number_do_not_count_as_runs_without_deviation(
+    numbers: int, bounded: bool
+) -> None:
+    """Two elements that move alike, the second by a number in some of the runs only."""
+    chance = np.random.default_rng(0)
+    scatter = Scatter(CAREFUL, {"x": np.zeros(2)})
+    for draw in range(CAREFUL.draws):
+        moved = np.full(2, 4 * chance.standard_normal())
+        moved[1] = moved[1] if draw < numbers else np.nan
+        scatter.add({"x": moved})
+    all_of_them, some = scatter.tolerance("x", {}, 1)
+    assert 5 < all_of_them < 15
+    assert np.isfinite(some) == bounded
+    assert some >= 0.8 * all_of_them

@@ -22,6 +22,7 @@ WAYS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "towards zero": lambda x, k: torch.div(x, k, rounding_mode="trunc"),
     "cast": lambda x, k: (x.float() / k).long(),
     "hash": lambda x, k: (x + 1) * 31 % 64,
+    "large hash": lambda x, k: (x + 1) * 113 % k,
 }
 
 
@@ -50,3 +51,16 @@ def test_a_whole_quotient_leads_to_the_same_row(
         Lookup(way, divisor), tmp_path / "p", inputs=(numbers,), batch=1, target=target
     )
     assert gradlet.verify(project, steps=2).passed
+
+
+@pytest.mark.parametrize("buckets", [100, 64])
+def test_numbers_that_become_an_index_are_not_disturbed(buckets: int, tmp_path: Path) -> None:
+    """As the hashes of CANINE: a quotient that is disturbed is the next whole number in some runs,
+    and then the index is in another row, or in none."""
+    torch.manual_seed(0)
+    numbers = torch.randint(139_800, 140_000, (1, 64))
+    module = Lookup("large hash", buckets)
+    module.table = nn.Embedding(buckets, 4)
+    project = gradlet.build(module, tmp_path / "p", inputs=(numbers,), batch=1, target="host")
+    verdict = gradlet.verify(project, steps=2)
+    assert (verdict.passed, verdict.chaotic) == (True, None)

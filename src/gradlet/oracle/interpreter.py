@@ -17,6 +17,7 @@ from gradlet.ir.graph import Array, Graph, Site
 from gradlet.ops import OPS
 from gradlet.oracle.noise import disturbed
 
+WHOLE_PARTS = ("floor", "ceil", "trunc", "to_index")
 Spread = dict[str, Array]
 """For each tensor, the size of the error that the node which makes it may add."""
 
@@ -116,6 +117,7 @@ def evaluate(
     """
     spread = {} if spread is None else spread
     given = given or {}
+    wholes = _made_whole(graph) if seed is not None else set()
     for site in graph.sites(*phases):
         operands = [given[n] if n in given else values[n] for n in site.node.inputs]
         results = OPS[site.node.op].reference(site.attrs, *operands)
@@ -123,7 +125,8 @@ def evaluate(
             spread.update(_spread(site, operands, results))
         for name, result in zip(site.node.outputs, results, strict=True):
             values[name] = result
-            if seed is not None and result.dtype.kind == "f":
+            decided = name in wholes and all(map(_whole, operands))
+            if seed is not None and result.dtype.kind == "f" and not decided:
                 values[name] = disturbed(result, seed, amplitude, spread[name])
 
 
@@ -158,23 +161,39 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
         error *= DTYPES[tensor.dtype].unit_roundoff
         np.add(error, DTYPES[tensor.dtype].smallest, out=error, where=nonzero)
         error *= growth
-        if op.counts and _short((*operands, *_numbers(site)), magnitude):
+        reach = (
+            result if len(operands) == 2 else magnitude
+        )  # of two numbers there is no part result
+        if op.counts and _short((*operands, *_numbers(site)), reach):
             error[_in_float32(np.atleast_1d(result))] = 0.0
         with np.errstate(over="ignore"):  # what float32 cannot hold is told by the values
             spread[tensor.name] = error.astype(np.float32).reshape(np.shape(magnitude))
     return spread
 
 
+def _made_whole(graph: Graph) -> set[str]:
+    """Quotients of which nothing but the whole part is used. Of whole numbers float32 has it: x / y
+    is whole or at least 1 / y off, which is more than half a unit in the last place."""
+    found = {node.outputs[0] for node in graph.nodes if node.op == "div"}
+    found -= {*graph.outputs, *(new for _, new in graph.updates)}
+    return found - {n for node in graph.nodes if node.op not in WHOLE_PARTS for n in node.inputs}
+
+
+def _whole(value: Array) -> bool:
+    """Whether these are whole numbers that float32 tells apart."""
+    return bool((np.abs(value) < 2.0**24).all() and (np.rint(value) == value).all())
+
+
 def _numbers(site: Site) -> list[float]:
     return [value for value in site.attrs.values() if isinstance(value, float)]
 
 
-def _short(operands: Sequence[Array | float], magnitude: Array) -> bool:
+def _short(operands: Sequence[Array | float], reach: Array) -> bool:
     """Whether these are whole numbers, or short fractions of them, and small enough that no sum
     or product of them is rounded: those that become an index or a remainder are."""
     return any(
-        bool((np.abs(magnitude) < 2.0**24 / parts).all())
-        and all(bool((np.rint(value * parts) == value * parts).all()) for value in operands)
+        bool((np.abs(reach) < 2.0**24 / parts).all())
+        and all(_whole(np.asarray(value * parts)) for value in operands)
         for parts in (1.0, 2.0**8)
     )
 

@@ -36,17 +36,21 @@ EXPORT void disturb(double *out, const double *given, const float *spread, size_
     }
 }
 
-/* How far disturbed[count] is from exact[count]: the largest so far, and the sum of squares. What is
- * no number counts as no deviation, an infinite one as the largest number. */
-EXPORT void scatter(double *largest, double *squares, const double *disturbed, const double *exact,
-                    size_t count)
+/* How far disturbed[count] is from exact[count]: the largest so far, and the sum of squares. An infinite
+ * deviation counts as the largest number. Returns how many are no number and should be one: these add
+ * nothing. There may be no squares. */
+EXPORT size_t scatter(double *largest, double *squares, const double *disturbed, const double *exact,
+                      size_t count)
 {
+    size_t lost = 0;
     for (size_t i = 0; i < count; ++i) {
         double deviation = disturbed[i] - exact[i];
         deviation = deviation < 0.0 ? -deviation : deviation;
+        lost += disturbed[i] != disturbed[i] && exact[i] - exact[i] == 0.0;
         deviation = deviation != deviation ? 0.0 : deviation;
         deviation = deviation > 0x1.fffffffffffffp+1023 ? 0x1.fffffffffffffp+1023 : deviation;
         largest[i] = deviation > largest[i] ? deviation : largest[i];
-        squares[i] += deviation * deviation;
+        if (squares) squares[i] += deviation * deviation;
     }
+    return lost;
 }

@@ -21,8 +21,8 @@ LARGEST = np.finfo(np.float64).max
 FUNCTIONS = """
 void disturb(double *out, const double *given, const float *spread, size_t count, double amplitude,
              uint64_t seed);
-void scatter(double *largest, double *squares, const double *disturbed, const double *exact,
-             size_t count);
+size_t scatter(double *largest, double *squares, const double *disturbed, const double *exact,
+               size_t count);
 """
 
 
@@ -45,19 +45,27 @@ def disturbed(result: Array, seed: int, amplitude: float, spread: Array) -> Arra
     return made
 
 
-def note_moves(largest: Array, squares: Array, moved: Array, exact: Array) -> None:
-    """Note how far values have moved, in place: the largest so far, and the sum of squares."""
+def note_moves(largest: Array, squares: Array | None, moved: Array, exact: Array) -> int:
+    """Note how far values have moved, in place: the largest so far, and any sum of squares. Returns
+    how many are no number and should be one; these add nothing."""
     moved, exact = np.asarray(moved), np.asarray(exact)
     plain = all(v.dtype == np.float64 and v.flags.c_contiguous for v in (moved, exact))
     if library() is not None and plain and moved.shape == exact.shape:
         at, native = library()
         pointers = (at("double[]", array) for array in (largest, squares, moved, exact))
-        native.scatter(*pointers, exact.size)
-        return
+        return int(native.scatter(*pointers, exact.size))
     with np.errstate(invalid="ignore", over="ignore"):
         deviation = np.nan_to_num(np.abs(moved - exact), nan=0.0, posinf=LARGEST)
         np.maximum(largest, deviation, out=largest)
-        squares += deviation * deviation
+        if squares is not None:
+            squares += deviation * deviation
+    return int(lost(moved, exact).sum())
+
+
+def lost(moved: Array, exact: Array) -> Array:
+    """Where there is no number and should be one."""
+    where: Array = np.isnan(moved) & np.isfinite(exact)
+    return where
 
 
 @cache
@@ -68,11 +76,15 @@ def library() -> Any:
 
     ffi = cffi.FFI()
     ffi.cdef(FUNCTIONS)
+
+    def pointer(kind: str, array: Array | None) -> Any:
+        return ffi.NULL if array is None else ffi.from_buffer(kind, array)
+
     for compiler in available():
         bare = ("-nostdlib", "-fno-sanitize=all") if compiler.name == "ziglang" else ()
         try:
             made = linked(compiler, [*FLAGS, *bare], [SOURCE], "noise")
-            return ffi.from_buffer, ffi.dlopen(str(made))
+            return pointer, ffi.dlopen(str(made))
         except (GradletError, OSError):
             continue
     return None

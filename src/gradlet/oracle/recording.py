@@ -24,6 +24,8 @@ FILE = "module.npz"
 WHOLE, SAMPLED, SUMS = 256, 128, 16
 """Up to WHOLE elements of a tensor are kept; of a larger one SAMPLED, and SUMS of all its elements
 under random signs."""
+BLOCK, SIGNS = 1 << 13, 2
+"""Elements whose signs are drawn together, and which way of drawing this is."""
 DEVIATIONS = 7.5
 """How far such a sum may be off, in roots of the sum of squares of what its terms may be. If each
 term keeps to that, more has a probability of 1e-12, by Hoeffding's inequality."""
@@ -52,7 +54,7 @@ class Recording:
         for kind, values in _numbered(self.after):
             arrays |= {f"{kind}/{name}": digest(value) for name, value in values.items()}
         facts = {"losses": self.losses, "tensors": dict(self.tensors), "single": self.single}
-        facts |= {"absent": self.absent, "names": list(arrays)}
+        facts |= {"absent": self.absent, "names": list(arrays), "signs": SIGNS}
         listed = {f"{index}": value for index, value in enumerate(arrays.values())}
         buffer = io.BytesIO()
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
@@ -67,6 +69,8 @@ class Recording:
                 arrays = {name: file[str(i)] for i, name in enumerate(facts["names"])}
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise GradletError(f"{FILE} is damaged ({error!r}); build the project again") from None
+        if facts.get("signs") != SIGNS:
+            raise GradletError(f"{FILE} is of another version of Gradlet; build the project again")
         kinds: dict[str, dict[str, Array]] = {}
         for key, value in arrays.items():
             kind, _, name = key.partition("/")
@@ -105,9 +109,14 @@ def _sampled(size: int) -> Array:
 
 def _sums(flat: Array) -> Array:
     chance = np.random.default_rng(flat.size)
-    signs = (chance.integers(0, 2, flat.size, dtype=np.int8) for _ in range(SUMS))
+    sums = np.zeros(SUMS)
     with np.errstate(all="ignore"):  # what diverges is told by the values
-        return np.asarray([2 * flat[sign > 0].sum() - flat.sum() for sign in signs])
+        for begin in range(0, flat.size, BLOCK):
+            part = flat[begin : begin + BLOCK]
+            drawn = np.frombuffer(chance.bytes(part.size * SUMS // 8), np.uint8)
+            signs = 1.0 - 2.0 * np.unpackbits(drawn).reshape(SUMS, part.size)
+            sums += signs @ part
+    return sums
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,15 @@ import numpy as np
 
 from gradlet.ir.graph import Array, Graph
 from gradlet.oracle.interpreter import Disturbance, Spread, Step, evaluate, run_reference
-from gradlet.oracle.noise import note_moves
+from gradlet.oracle.noise import lost, note_moves
 from gradlet.support.progress import counted
 
 FALSE_ALARM = 1e-6
 """How likely a correct program may fail a verification, over all elements that it compares."""
 MARGIN = 4.0
 """Over the largest of a few draws, or over a node's own rounding where nothing else is known."""
+FEWEST = 8
+"""Draws that give a number, or there is no bound."""
 
 
 @dataclass(frozen=True)
@@ -218,31 +220,58 @@ def _expectation(
 
 
 class Scatter:
-    """How disturbed runs deviate from the exact one: largest and sum of squares, per element."""
+    """How disturbed runs deviate from the exact one: largest and sum of squares, per element.
+
+    A draw that makes NaN of a number, as where a root or an index leaves its range, does not tell
+    how far the number moves: the bound is that of the other draws. Of too few there is none. Three
+    draws decide nothing but what is within a narrow bound: there it stays narrow.
+    """
 
     def __init__(self, rule: Rule, exact: Mapping[str, Array]) -> None:
         self.rule = rule
         self.exact = exact
         self.largest = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
-        self._squares = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
+        self._squares: dict[str, Array] = {}
+        if rule is not QUICK:  # which needs none
+            self._squares = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
+        self._lost: dict[str, Array] = {}
 
     def add(self, disturbed: Mapping[str, Array]) -> None:
         for name, value in self.exact.items():
-            note_moves(self.largest[name], self._squares[name], disturbed[name], value)
+            moved = disturbed[name]
+            if note_moves(self.largest[name], self._squares.get(name), moved, value):
+                before = self._lost.get(name, np.zeros(np.shape(value), np.uint8))
+                self._lost[name] = before + lost(moved, value)
 
     def tolerance(self, name: str, spread: Spread, compared: int) -> Array:
-        own = spread.get(name, np.zeros_like(self.largest[name]))
-        largest = self.largest[name]
+        """Once for each tensor: it takes the memory of what was noted of it."""
+        largest = self.largest.pop(name)
+        own = spread.get(name, np.zeros_like(largest))
         if self.rule is QUICK:
-            result: Array = MARGIN * np.maximum(np.maximum(largest, _typical(largest)), own)
-            return result
+            for more in (_typical(largest), own):
+                np.maximum(largest, more, out=largest)
+            largest *= MARGIN
+            return largest
         probability = FALSE_ALARM / compared
-        deviation = np.sqrt(self._squares[name] / self.rule.draws) / self.rule.amplitude
-        deviation = np.maximum(deviation, _typical(deviation))
-        drawn = student_bound(self.rule.draws, probability) * deviation
+        drawn = self._drawn(name, probability)
         rounded = normal_bound(probability) * own / math.sqrt(3)  # own: a uniform draw within it
-        result = np.maximum(np.maximum(drawn, largest), rounded)
+        result: Array = np.maximum(np.maximum(drawn, largest), rounded)
         return result
+
+    def _drawn(self, name: str, probability: float) -> Array:
+        draws, squares = self.rule.draws, self._squares.pop(name)
+        deviation: Array
+        if name not in self._lost:
+            deviation = np.sqrt(squares / draws) / self.rule.amplitude
+            deviation = np.maximum(deviation, _typical(deviation))
+            return student_bound(draws, probability) * deviation
+        left = draws - self._lost[name].astype(np.int64)
+        deviation = np.sqrt(squares / np.maximum(left, 1)) / self.rule.amplitude
+        enough = left >= FEWEST
+        if enough.any():
+            deviation = np.maximum(deviation, _typical(deviation[enough]))
+        bounds = [student_bound(n, probability) if n >= FEWEST else 0.0 for n in range(draws + 1)]
+        return np.where(enough, np.asarray(bounds)[left] * deviation, np.inf)
 
 
 def _typical(deviation: Array) -> float:
