@@ -18,6 +18,7 @@ ROAD = (
     "tune",
     "emit",
     "engines",
+    "golden_data",
     "shipped",
     "torch_oracle",
     "in_float64",
