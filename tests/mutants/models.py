@@ -58,14 +58,39 @@ class Spread(nn.Module):
         return logits
 
 
+class Drawn(nn.Module):
+    """A branch that is left out at random, written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.branch, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.first(x))
+        if self.training:
+            x = x + self.branch(x) / 0.8 * torch.floor(0.8 + torch.rand(len(x), 1))
+        logits: torch.Tensor = self.last(x)
+        return logits
+
+
 def labels() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)), (torch.randn(8, 6),)
+
+
+def drawn() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return Drawn(), (torch.randn(4, 6),)
+
+
+def chances() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return nn.Linear(6, 48), (torch.randn(24, 6),)
 
 
 MODELS = {
     "sharp": lambda: (Sharp(), (torch.randn(3, 6),)),
     "spread": lambda: (Spread(), (torch.randn(4, 6),)),
     "labels": labels,
+    "drawn": drawn,
+    "chances": chances,
 }
 LABELS: Mapping[str, Any] = {
     "class_weights": (0.5, 2.0, 1.0, 0.25, 1.5),
@@ -117,6 +142,12 @@ SUBJECTS: Mapping[str, Subject] = {
     "labels": Subject("labels", LABELS, {**HOST, "batch": 8}),
     "spread": Subject("spread", {"optimizer": "adam"}, HOST),
     "cluster spread": Subject("spread", {"loss": "mse"}, cluster("16k")),
+    "drawn": Subject("drawn", {}, HOST),
+    "cluster chances": Subject(
+        "chances",
+        {"loss": "bce_with_logits", "pos_weight": tuple(0.5 + n / 20 for n in range(48))},
+        cluster("10k", batch=24),
+    ),
     "cells": Subject("cells", {"optimizer": "adamw"}, HOST),
     "cluster cells": Subject("cells", {}, cluster("16k")),
     "causal": Subject("causal", {"momentum": 0.9}, HOST),

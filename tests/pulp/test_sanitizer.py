@@ -49,6 +49,15 @@ def test_a_store_past_the_end(project: Project) -> None:
     sim.run(project)  # unwatched, it goes unnoticed
 
 
+def test_a_barrier_that_is_missing(project: Project) -> None:
+    """Found even though all cores are in time."""
+    path, call = project.folder / "net.c", "{ __VA_ARGS__; } \\\n        GL_BARRIER(); \\\n"
+    text = path.read_text()
+    assert text.count(call) == 1
+    path.write_text(text.replace(call, "{ __VA_ARGS__; } \\\n"))
+    assert "0 barriers were passed since all went on before, where 1 have to be" in fault(project)
+
+
 def test_a_store_into_an_input(project: Project) -> None:
     break_kernel(
         project, GEMM, "    const int by_rows", "    ((float *)b)[1] = 0.0f;\n    const int by_rows"

@@ -119,3 +119,26 @@ def test_a_table_that_is_used_before_it_is_there(project: Project) -> None:
     change(project, "gl_tiles.h", "        GL_ONE(gl_dma_wait_all());\n", "")
     with pytest.raises(SimError):
         sim.run(project, sanitize=True)
+
+
+@pytest.mark.parametrize(
+    "barrier",
+    [
+        "        gl_dma_wait_all();\n        GL_BARRIER();\n        gl_frame *done",
+        "            GL_BARRIER();\n            gl_tiles_prepare(&walk, next",
+        "    GL_BARRIER();\n    GL_EACH_CORE(me) { gl_tiles_end(",
+        "gl_tiles_end(&walk, me); }\n    GL_BARRIER();\n",
+    ],
+    ids=["before a tile", "behind a tile", "before the end", "behind the end"],
+)
+@pytest.mark.parametrize("buffers", ["double", "single"])
+def test_a_barrier_that_is_missing(barrier: str, buffers: str, tmp_path: Path) -> None:
+    """Found whether a core was late or not. What is copied ahead needs none behind a tile."""
+    options = Options(buffers=buffers)
+    graph = model_graph("lenet")
+    found = device_project(graph, tmp_path / "p", cores=4, options=options, L1="11k")
+    change(found, "gl_tiles.h", barrier, barrier.replace("GL_BARRIER();", ""))
+    if buffers == "double" and "gl_tiles_prepare" in barrier:
+        sim.run(found, sanitize=True)
+        return
+    assert re.search("barriers were passed|nobody|not its business|which this", fault(found))

@@ -117,6 +117,48 @@ MUTATIONS = {
         "expected = 9.0f + golden_expected[check->first + i]",
         r"the golden program \(host\): it ends with status 1 and does not pass. first wrong value",
     ),
+    "a main that compares nothing": (
+        "main.c",
+        "        if (gl_abs(values[at] - expected) <= allowed) continue;\n",
+        "        continue;\n",
+        r"the golden program finds 2 of \d+ values that are wrong on purpose",
+    ),
+    "a main that compares one value less": (
+        "main.c",
+        "i < check->count; ++i)",
+        "i < check->count - 1; ++i)",
+        r"the golden program \(host\): it compares \d+ values of \d+ tensors",
+    ),
+    "a main that compares no loss": (
+        "main.c",
+        "            ++failures;\n",
+        "",
+        r"the golden program finds \d+ of \d+ values that are wrong on purpose",
+    ),
+    "predicting that changes the training": (
+        "mine.c",
+        "    set_dropout(1);\n",
+        "",
+        r"predict\(\) changes the training",
+    ),
+    "the setter of the seed": (
+        "mine.c",
+        "[1] = 0;\n",
+        "[1] += 0;\n",
+        "the setters of 'dropout_state'",
+    ),
+    "the table of parameters": (
+        "mine.c",
+        '{"0.weight", ',
+        '{"0.bias", ',
+        "the table of parameters does not show what is trained",
+    ),
+    "a loss that is printed wrong": (
+        "gl_print.h",
+        "    x = gl_abs(x);\n",
+        "    x = 2.0f * gl_abs(x);\n",
+        r"the golden program \(host\): it prints a loss of \S+ as \S+",
+    ),
     "a main of the device that stops": (
         "main.c",
         "    GL_ALONE(report_weights());\n",
@@ -149,6 +191,30 @@ def test_a_build_that_differs_is_found(what: str, project: Project, verified: Ru
     assert not shipped.passed
     text = "\n".join(shipped.differences)
     assert re.search(message, text), text
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (
+            "golden_allowed",
+            r"^golden.h: 'relu_0' may be off by 1, which is more than rounding does$",
+        ),
+        ("golden_loss_allowed", "^golden.h: the loss of step 0 may be off by 1"),
+        ("golden_expected", r"^golden.h: 'relu_0' is expected to be 1$"),
+        ("golden_index", r"^golden.h: it has 32 elements of 'relu_0', which has 108$"),
+    ],
+)
+def test_golden_data_that_tell_nothing_are_found(
+    array: str, message: str, project: Project
+) -> None:
+    path = project.folder / "golden.h"
+    number = "-1" if array == "golden_index" else "1.0f"
+    text = re.sub(rf"( {array}\[.*\{{\s*)[^\s,}}]+", rf"\g<1>{number}", path.read_text(), count=1)
+    path.write_text(text)
+    verdict = gradlet.verify(project, steps=2, engine="host", edited=True)
+    assert not verdict.passed
+    assert any(re.search(message, text) for text in verdict.shipped.differences), verdict.shipped
 
 
 def test_the_verdict_is_a_fail(project: Project) -> None:

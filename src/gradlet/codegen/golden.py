@@ -52,7 +52,7 @@ def golden(plan: Plan) -> Golden:
     steps as float32 can follow and determines."""
     samples = sample_count(plan)
     carried = {name: value[:samples] for name, value in plan.graph.samples.items()}
-    steps = expect(replace(plan.graph, samples=carried), STEPS, rule=GOLDEN, look=_looked_at)
+    steps = expect(replace(plan.graph, samples=carried), STEPS, rule=GOLDEN, look=looked_at)
     losses, overflows = [step.loss for step in steps], [step.overflows for step in steps]
     divergence = first_divergence(plan.graph, losses, overflows)
     steps = steps[: divergence or len(steps)]
@@ -146,7 +146,7 @@ def golden_level(plan: Plan) -> str:
     return last.name if behind and plan.taken(last) + golden_bytes(plan) <= last.size else ""
 
 
-def _looked_at(value: Array) -> Array:
+def looked_at(value: Array) -> Array:
     """The elements that are compared, then some from all over, which tell what is typical."""
     flat: Array = np.reshape(value, -1)
     return flat[_places(flat.size)]

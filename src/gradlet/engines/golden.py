@@ -7,6 +7,7 @@ bits of the losses, and checksums of the weights after the last step and of a pr
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -27,9 +28,15 @@ from gradlet.support.cache import held_by, scratch_folder
 from gradlet.support.compiler import Compiler, build_executable, build_library
 
 STEPS = re.compile(r"^#define GOLDEN_STEPS (\d+)$", flags=re.MULTILINE)
-LOSS = re.compile(r"^step \d+: loss \S+ = 0x([0-9a-f]{8})", flags=re.MULTILINE)
+LOSS = re.compile(r"^step \d+: loss (\S+) = 0x([0-9a-f]{8})", flags=re.MULTILINE)
 SUM = re.compile(r"^checksum of (\w+): 0x([0-9a-f]{8})$", flags=re.MULTILINE)
-PASSED = re.compile(r"^\d+ values of \d+ tensors checked: PASS$", flags=re.MULTILINE)
+CHECKED = re.compile(
+    r"^(\d+) values of (\d+) tensors checked(?:, (\d+) tensors and losses wrong)?: (PASS|FAIL)$",
+    flags=re.MULTILINE,
+)
+DATA = "golden.h"
+PRINTED = 1e-5
+"""Six decimals, and what up to 38 factors of ten lose in single precision."""
 NAN = 0x7FC00000
 PRIME = 16777619
 LOAD = (sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).main())")
@@ -72,24 +79,51 @@ class Printed:
         """Why it did not pass by its own judgement; '' if it did."""
         if self.ended:
             return self.ended
-        if self.exit_code or not PASSED.search(self.stdout):
+        if self.exit_code or not self.passes:
             first = next((x for x in self.stdout.splitlines() if "wrong" in x.lower()), "")
             return f"it ends with status {self.exit_code} and does not pass. {first}".rstrip()
+        for text, bits in LOSS.findall(self.stdout):
+            value = float(np.uint32(int(bits, 16)).view(np.float32))
+            if np.isfinite(value) and not abs(float(text) - value) <= PRINTED * abs(value):
+                return f"it prints a loss of {value:.7g} as {text}"
         return ""
+
+    @property
+    def passes(self) -> bool:
+        found = CHECKED.search(self.stdout)
+        return found is not None and found[4] == "PASS"
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Values and tensors that it has looked at."""
+        found = CHECKED.search(self.stdout)
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+    @property
+    def wrong(self) -> int:
+        """Of how many tensors and losses it says so, in a way that a script notices."""
+        found = CHECKED.search(self.stdout)
+        told = found is not None and found[4] == "FAIL" and self.exit_code > 0
+        return int(found[3] or 0) if found and told else 0
 
     @property
     def result(self) -> Result:
         sums = tuple((name, int(value, 16)) for name, value in SUM.findall(self.stdout))
-        return Result(tuple(_canonical(int(bits, 16)) for bits in LOSS.findall(self.stdout)), sums)
+        losses = (int(bits, 16) for _, bits in LOSS.findall(self.stdout))
+        return Result(tuple(map(_canonical, losses)), sums)
 
 
-def run_on_host(project: Project, compiler: Compiler) -> Printed:
-    """`make golden`."""
+def run_on_host(project: Project, compiler: Compiler, data: str = "") -> Printed:
+    """`make golden`; with other golden data than the project's, if they are given."""
     folder, prefix = project.folder, project.plan.prefix
-    changing = [folder / GOLDEN, folder / f"{prefix}.c"]
-    defines = [f"GL_CORES={project.plan.target.cores}", "GL_PROBE"]
     build, start = (build_library, LOAD) if compiler.name == "ziglang" else (build_executable, ())
+    defines = [f"GL_CORES={project.plan.target.cores}", "GL_PROBE"]
     with scratch_folder() as scratch:
+        main = scratch / GOLDEN if data else folder / GOLDEN
+        if data:
+            shutil.copyfile(folder / GOLDEN, main)
+            (scratch / DATA).write_text(data)
+        changing = [main, folder / f"{prefix}.c"]
         program = build(
             [*changing, folder / "weights.c", *sorted((folder / "kernels").glob("*.c"))],
             scratch / "golden",
@@ -164,9 +198,9 @@ def watch_program(plan: Plan, machine: Machine, symbols: Symbols) -> None:
 
 def steps(project: Project) -> int:
     """How many steps the program trains: two, or fewer where training diverges."""
-    found = STEPS.search((project.folder / "golden.h").read_text())
+    found = STEPS.search((project.folder / DATA).read_text())
     if found is None:
-        raise GradletError(f"'{project.folder}/golden.h' does not say how many steps it has")
+        raise GradletError(f"'{project.folder}/{DATA}' does not say how many steps it has")
     return int(found[1])
 
 

@@ -18,10 +18,12 @@ import numpy as np
 from gradlet.codegen.project import Project
 from gradlet.codegen.view import settings
 from gradlet.engines.model import Run
+from gradlet.engines.worker import SEED
 from gradlet.engines.workers import work
 from gradlet.errors import InternalError
 from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Array
+from gradlet.ops.dropout import STEP, dropout_state
 from gradlet.planner.model import Plan
 from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import Compiler, build_library, default
@@ -36,6 +38,7 @@ def run(
     overrides: Mapping[str, Array] | None = None,
     samples: Mapping[str, Array] | None = None,
     predict: bool = False,
+    between: bool = False,
     setters: bool = False,
     compiler: Compiler | None = None,
     sanitize: bool = False,
@@ -44,13 +47,15 @@ def run(
 
     watch records every tensor of the first step, states the weights after each; both use the
     build with probes, so that they share it. predict runs the forward pass over all samples at
-    the end; setters calls each of them once, after all else.
+    the end, between also before each call that trains; setters calls each of them once, after all
+    else, and looks at the table of parameters.
     """
     compiler = compiler or default()
     with scratch_folder() as scratch:
         library = _library(project, scratch, compiler, probes=watch or states, sanitize=sanitize)
         job = _job(project.plan, library, steps, watch=watch, states=states, predict=predict)
         job["setters"] = _setters(project.plan) if setters else []
+        job["between"] = between
         fed = {**project.plan.graph.samples, **(samples or {})}
         initial = {**initial_values(project.plan), **(overrides or {})}
         number = {name: str(index) for index, name in enumerate(job["places"])}
@@ -149,6 +154,8 @@ def _setters(plan: Plan) -> list[tuple[str, float, str, int]]:
 def set_values(plan: Plan, name: str) -> Array:
     """What has to lie in a tensor of settings after all setters were called."""
     value = plan.graph.data[name].copy()
+    if name == dropout_state(plan.graph):
+        value[: STEP + 1] = SEED, 0
     for _, number, tensor, index in _setters(plan):
         if tensor == name:
             value.reshape(-1)[index] = number
@@ -180,6 +187,8 @@ def _job(
         "written_by": [shown(plan, call.outputs, seen_by) for call in plan.calls],
         "each_step": [*(old for old, _ in graph.updates if states), *graph.outputs],
         "outputs": list(graph.outputs),
+        "seeded": dropout_state(graph),
+        "parameters": len(graph.trained),
     }
 
 
@@ -233,4 +242,12 @@ def _result(arrays: dict[str, Array], steps: int, names: list[str]) -> Run:
         states=tuple(part(f"step{index}") for index in range(steps)),
         outputs=(part("predict"),),
         settings=part("set"),
+        parameters=_table(arrays),
     )
+
+
+def _table(arrays: Mapping[str, Array]) -> tuple[tuple[str, Array], ...]:
+    if "names" not in arrays:
+        return ()
+    names = arrays["names"].tobytes().decode("utf-8", "replace").split("\0")[:-1]
+    return tuple((name, arrays[f"parameter/{index}"]) for index, name in enumerate(names))

@@ -40,8 +40,8 @@ class Run:
     cycles are exact counts of a simulated device and absent where only a clock is; tensors holds
     every value of the first step, states every trained state after each step. answers is what each
     call of train_step returned: several per step, where gradients are accumulated. settings is what
-    the setters have written. nodes has what each call of the plan cost in the last step, all cores
-    together; cores what each core did in it.
+    the setters have written, parameters what the project's table of them shows. nodes has what each
+    call of the plan cost in the last step, all cores together; cores what each core did in it.
     """
 
     engine: str
@@ -54,6 +54,7 @@ class Run:
     states: tuple[Mapping[str, Array], ...] = ()
     outputs: tuple[Mapping[str, Array], ...] = ()
     settings: Mapping[str, Array] = field(default_factory=dict)
+    parameters: tuple[tuple[str, Array], ...] = ()
     nodes: tuple[Cost, ...] = ()
     cores: tuple[Cost, ...] = ()
 

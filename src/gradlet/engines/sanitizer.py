@@ -17,7 +17,7 @@ from gradlet.planner.model import REGIONS, Call, Plan
 from gradlet.planner.parts import followers
 from gradlet.planner.tiling import Tiling
 from gradlet.planner.walk import Entry, View
-from gradlet.sim import Fault, FaultKind, Machine, Symbols
+from gradlet.sim import Fault, FaultKind, Machine, SimError, Symbols
 from gradlet.stack_use import GUARD
 
 PLACES = (
@@ -68,6 +68,7 @@ class Sanitizer:
         self.granted: list[Span] = []
         self.copies: dict[int, tuple[Span, bool, bool]] = {}
         self.loss: list[Span] = []
+        self.barriers = -2  # at the last entry into a kernel, or into the walk over tiles
         self.followers = followers(plan.graph, plan.calls)
 
     def begin(self) -> None:
@@ -119,10 +120,13 @@ class Sanitizer:
     def enter(self, index: int, *, answers: bool) -> None:
         """From now on this call runs, on all cores; the last of a step is followed by its answer,
         the loss. Of a tiled call this is the beginning, before any copy."""
+        tiles = self.call.tiling if self.call else None
+        least = 1 if tiles is None else 2 if tiles.ahead else 3
         self.leave()
-        self.new_phase()
         call = self.call = self.plan.calls[index]
         self.kernel = call.kernel
+        self.new_phase(least)  # before the last boxes go out, and behind that
+        self.begun = False
         self.loss = [self.span(self.plan.graph.loss)] if answers else []
         if variant_of(call.kernel).fetches:
             self._open_fetches(call)
@@ -185,7 +189,9 @@ class Sanitizer:
         assert self.call is not None
         assert self.call.tiling is not None
         self._close()
-        self.new_phase()
+        begun, self.begun = self.begun, True
+        away = begun and entry.first and not self.call.tiling.ahead
+        self.new_phase(2 if away else 1)  # before boxes go out and in, and behind that
         fresh = entry.first and entry.kernel == self.call.kernel
         tiling = self.call.tiling
         sums = {tiling.made_in, tiling.riding.made_in if tiling.riding else 0} - {0}
@@ -220,8 +226,17 @@ class Sanitizer:
             first = first * extent + low
         return Span(window.tensor, self.span(window.tensor).address + WORD * first, size)
 
-    def new_phase(self) -> None:
-        """Behind a barrier: a core may store where another has stored."""
+    def new_phase(self, least: int = 1) -> None:
+        """Behind a barrier: a core may store where another has stored. One that is missing is found
+        even if no core was so late that it mattered."""
+        before, self.barriers = self.barriers, self.machine.barriers
+        if self.barriers < before + least:
+            assert self.call is not None
+            raise SimError(
+                f"node '{self.call.name}' (kernel {self.kernel.name}): a core begins, and "
+                f"{self.barriers - before} barriers were passed since all went on before, "
+                f"where {least} have to be"
+            )
         self.machine.watch_new_phase()
         self._give_stacks()
 

@@ -24,6 +24,17 @@ ERRORS = "stderr"
 """What a fork had to say, beside its results."""
 
 
+SEED = 7
+
+
+class Parameter(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("values", ctypes.POINTER(ctypes.c_float)),
+        ("elements", ctypes.c_int32),
+    )
+
+
 class Network:
     """The memory regions and functions of one loaded library."""
 
@@ -48,6 +59,18 @@ class Network:
         place = (kind * count).from_address(ctypes.addressof(symbol) + offset)
         return np.ctypeslib.as_array(place).reshape(shape)
 
+    def feed(self, samples: dict[str, Any], number: int) -> None:
+        for name, values in samples.items():
+            self.view(name)[...] = values[number % len(values)]
+
+    def parameters(self, count: int) -> dict[str, np.ndarray[Any, Any]]:
+        """What the table of them says: the names, one after the other, and the values of each."""
+        table = (Parameter * count).in_dll(self.library, f"{self.prefix}_parameters")
+        names = np.frombuffer(b"".join(row.name + b"\0" for row in table), np.uint8)
+        shown = (np.ctypeslib.as_array(row.values, (row.elements,)) for row in table)
+        values = {f"parameter/{i}": value.copy() for i, value in enumerate(shown)}
+        return {"names": names, **values}
+
     def probe(self, callback: Any) -> Any:
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
         keep = kind(callback) if callback else kind(0)
@@ -71,8 +94,10 @@ def main(folder: Path) -> None:
         for micro in range(job["accumulate"]):
             watched = job["watch"] and step == 0 and micro == job["accumulate"] - 1
             keep = network.probe(_recorder(network, job, result)) if watched else None
-            for name, values in samples.items():
-                network.view(name)[...] = values[fed % len(values)]
+            network.feed(samples, fed)
+            if job["between"]:  # which trains nothing
+                network.predict()
+                network.feed(samples, fed)
             fed += 1
             begin = time.perf_counter()
             answers.append(network.train_step())
@@ -89,6 +114,11 @@ def main(folder: Path) -> None:
     for setter, value, tensor, _ in job["setters"]:
         network.function(setter, None, ctypes.c_float)(value)
         result[f"set/{job['number'][tensor]}"] = network.view(tensor).copy()
+    if job["setters"] and job["seeded"]:
+        network.function("set_seed", None, ctypes.c_uint32)(SEED)
+        result[f"set/{job['number'][job['seeded']]}"] = network.view(job["seeded"]).copy()
+    if job["setters"]:
+        result.update(network.parameters(job["parameters"]))
     result |= {"loss": losses, "seconds": seconds, "answers": answers}
     np.savez(folder / "out.npz", **result)
 
@@ -104,8 +134,7 @@ def _recorder(network: Network, job: dict[str, Any], result: dict[str, Any]) -> 
 def _predictions(network: Network, job: dict[str, Any], samples: dict[str, Any]) -> dict[str, Any]:
     outputs: dict[str, list[Any]] = {name: [] for name in job["outputs"]}
     for index in range(len(next(iter(samples.values())))):
-        for name, values in samples.items():
-            network.view(name)[...] = values[index]
+        network.feed(samples, index)
         network.predict()
         for name, values in outputs.items():
             values.append(network.view(name).copy())

@@ -357,6 +357,12 @@ class _Recorder:
         if recipe.loss == "bce_with_logits":
             positive = weights(recipe.pos_weight)
             return nn.BCEWithLogitsLoss(pos_weight=positive, **reduction)(output, target)
+        if recipe.loss == "berhu":  # which PyTorch lacks
+            away = torch.nn.functional.l1_loss(output, target, reduction="none")
+            edge = max(0.2 * float(away.detach().amax()), 1e-300)
+            far = (away.square() + edge * edge) / (2.0 * edge)
+            terms = far.where(away > edge, away)
+            return terms.sum() if recipe.reduction == "sum" else terms.mean()
         plain = {"mse": nn.MSELoss, "l1": nn.L1Loss}
         if recipe.loss not in plain:
             raise Refused(f"PyTorch has no loss '{recipe.loss}' to compare with")

@@ -56,6 +56,7 @@ void sim_destroy(Sim *sim);
 int32_t sim_load_elf(Sim *sim, const uint8_t *data, size_t size);
 int32_t sim_run(Sim *sim, uint64_t max_cycles);
 uint64_t sim_cycles(const Sim *sim);
+uint64_t sim_barriers(const Sim *sim);
 uint32_t sim_exit_code(const Sim *sim);
 void sim_fault(const Sim *sim, Fault *out);
 size_t sim_take_stdout(Sim *sim, char *out, size_t size);
@@ -307,6 +308,11 @@ class Machine:
     def watch_off(self) -> None:
         """Let everybody do everything again."""
         self._lib.sim_watch_off(self._sim)
+
+    @property
+    def barriers(self) -> int:
+        """How many times all had arrived at a barrier."""
+        return int(self._lib.sim_barriers(self._sim))
 
     def watch_new_phase(self) -> None:
         """After a barrier: bytes that one core has written may be written by another."""

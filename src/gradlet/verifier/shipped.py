@@ -22,6 +22,7 @@ from gradlet.ir.graph import Array
 from gradlet.ops.dropout import dropout_state
 from gradlet.oracle.tolerance import CAREFUL, expect
 from gradlet.support.compiler import Compiler, available, default
+from gradlet.verifier.golden_data import GoldenData, spoiled
 
 
 @dataclass(frozen=True)
@@ -82,20 +83,24 @@ def check_shipped(project: Project, run: Run) -> Shipped:
         bit_identical[run.engine] = not found
         if found:
             differences.append(f"{found} on {run.engine} and on the host, as {first} builds it")
-    if found := first_difference(on_host, train()):
-        differences.append(f"{found} with and without probes")
+    if first_difference(on_host, train(between=True)):
+        found = first_difference(on_host, train())
+        found = f"{found} with and without probes" if found else "predict() changes the training"
+        differences.append(found)
     differences += _other_functions(project, on_host)
     programs = tuple(_golden(project, default(), device=run.engine != "host"))
     differences += [f"the golden program ({p.build}): {p.problem}" for p in programs if p.problem]
+    differences += _blind(project, default())
     return Shipped(bit_identical, programs, tuple(differences))
 
 
 def _other_functions(project: Project, run: Run) -> Iterator[str]:
     """predict() before any training is the forward pass of the first step, but for dropout; each
-    setter changes its own number and nothing else."""
+    setter changes its own number and nothing else; the table of parameters shows what is there."""
     graph = project.plan.graph
-    untrained = host.run(project, steps=0, predict=True, setters=True)
     state = dropout_state(graph)
+    later = {state: graph.data[state] + np.array([0, 5, 0], np.int32)} if state else {}
+    untrained = host.run(project, steps=0, predict=True, setters=True, overrides=later)
     still = {state: graph.data[state] * np.array([1, 1, 0], np.int32)} if state else {}
     wanted = expect(graph, 1, overrides=still, rule=CAREFUL)[0] if still else None
     for name in graph.outputs:
@@ -109,6 +114,16 @@ def _other_functions(project: Project, run: Run) -> Iterator[str]:
     for name, value in untrained.settings.items():
         if not same_array(value, set_values(project.plan, name)):
             yield f"the setters of '{name}' do not set what they should"
+    if [name for name, _ in untrained.parameters] != list(map(_as_told, graph.trained)) or any(
+        not same_array(value, np.ravel(graph.data[name]))
+        for name, (_, value) in zip(graph.trained, untrained.parameters, strict=True)
+    ):
+        yield "the table of parameters does not show what is trained"
+
+
+def _as_told(name: str) -> str:
+    """As text of C, which ends with a zero."""
+    return name.encode("utf-8", "replace").decode().partition("\0")[0]
 
 
 def _golden(project: Project, compiler: Compiler, *, device: bool) -> Iterator[GoldenVerdict]:
@@ -121,9 +136,20 @@ def _golden(project: Project, compiler: Compiler, *, device: bool) -> Iterator[G
     printed = [("host", compiler.name, golden.run_on_host(project, compiler))]
     if device:
         printed.append(("device", "ziglang", golden.run_on_device(project)))
+    data = GoldenData.read((project.folder / golden.DATA).read_text())
     for build, name, program in printed:
         problem = program.problem or program.result.unlike(wanted)
+        if not problem and program.counts != data.counts:
+            problem = "it compares {} values of {} tensors".format(*program.counts)
         yield GoldenVerdict(build, name, program.exit_code, problem, program.stdout)
+
+
+def _blind(project: Project, compiler: Compiler) -> Iterator[str]:
+    """A golden program that would not notice: it has to find what is wrong on purpose."""
+    text, wrong = spoiled((project.folder / golden.DATA).read_text())
+    found = golden.run_on_host(project, compiler, text).wrong
+    if found != wrong:
+        yield f"the golden program finds {found} of {wrong} values that are wrong on purpose"
 
 
 def first_difference(one: Run, other: Run) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradlet.codegen.project import Project
 from gradlet.engines import host, sim
+from gradlet.engines.golden import DATA
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.ir.dtypes import DTYPES
@@ -21,6 +22,7 @@ from gradlet.oracle.recording import compared
 from gradlet.oracle.tolerance import CAREFUL, QUICK, Expectation, Rule, expect, first_divergence
 from gradlet.oracle.undetermined import determined, expect_nodes, first_undetermined
 from gradlet.verifier import failure
+from gradlet.verifier.golden_data import GoldenData, unlike
 from gradlet.verifier.in_float64 import module_by_reference, wrong_references
 from gradlet.verifier.judge import TensorVerdict, finite, judge
 from gradlet.verifier.shipped import Shipped, check_shipped
@@ -126,6 +128,9 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
         findings = _judged(project, shown, oracle, judged, CAREFUL)
     saved = _save_failure(project, findings.rows, shown.tensors)
     shipped = check_shipped(project, run)
+    if findings.golden:
+        problem = f"{DATA}: {findings.golden}"
+        shipped = replace(shipped, differences=(*shipped.differences, problem))
     return Verdict(
         findings.passed and shipped.passed,
         findings.steps,
@@ -159,6 +164,7 @@ class _Findings:
     rows: tuple[TensorVerdict, ...]
     losses: tuple[tuple[float, float, float], ...] = ()
     chaotic: tuple[int, float] | None = None
+    golden: str = ""  # what is wrong with the golden data
 
     @property
     def passed(self) -> bool:
@@ -192,7 +198,8 @@ def _judged(project: Project, shown: _Shown, oracle: Oracle, steps: int, rule: R
         rows.append(judge(graph, item.tensor, *values, "module", label=label))
     triples = zip(run.loss, oracle.losses, expected, strict=False)
     losses = tuple((loss, wanted, step.loss_tolerance) for loss, wanted, step in triples)
-    return _Findings(steps, tuple(rows), losses, chaotic)
+    data = GoldenData.read((project.folder / DATA).read_text())
+    return _Findings(steps, tuple(rows), losses, chaotic, unlike(project.plan, data, expected))
 
 
 def _before_overflow(rows: Sequence[TensorVerdict], oracle: Oracle) -> Sequence[TensorVerdict]:

@@ -176,6 +176,11 @@ uint64_t sim_cycles(const Sim *sim)
     return sim->now;
 }
 
+uint64_t sim_barriers(const Sim *sim)
+{
+    return sim->event_unit.released;
+}
+
 uint32_t sim_exit_code(const Sim *sim)
 {
     return sim->exit_code;

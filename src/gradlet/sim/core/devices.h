@@ -28,6 +28,7 @@ typedef struct {
 typedef struct {
     CoreEvents core[MAX_CORES];
     Barrier barrier[BARRIERS];
+    uint64_t released; /* barriers at which all had arrived */
     Mutex mutex[MUTEXES];
     DispatchEntry dispatch[DISPATCH_DEPTH];
     uint32_t dispatch_head, dispatch_team, dispatch_tail[MAX_CORES];

@@ -94,6 +94,7 @@ static void check_barrier(Sim *sim, Barrier *barrier)
     if (barrier->status != barrier->trigger_mask)
         return;
     barrier->status = 0;
+    sim->event_unit.released++;
     /* A target mask of zero means everybody, as for the software events. */
     event_unit_raise(sim, EVENT_BARRIER, barrier->target_mask ? barrier->target_mask : ~0u);
 }

@@ -293,6 +293,7 @@ void sim_watch_off(Sim *sim);
 void sim_watch_new_phase(Sim *sim);
 int32_t sim_break(Sim *sim, uint32_t address, int32_t on);
 uint32_t sim_take_breaks(Sim *sim);
+uint64_t sim_barriers(const Sim *sim);
 uint32_t sim_core_pc(const Sim *sim, int32_t core);
 #pragma GCC visibility pop
 
