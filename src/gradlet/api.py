@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradlet import target as targets
+from gradlet.blame import edits_blamed
 from gradlet.capture import Captured, Note
 from gradlet.capture import capture as capture_model
 from gradlet.capture.canonical import moves_as_views
@@ -33,6 +34,7 @@ from gradlet.recipe import Loss, Recipe, outputs_of
 from gradlet.recorded import Recording
 from gradlet.report import MemoryReport, memory_report
 from gradlet.report.fit import explain
+from gradlet.sim import SimError
 from gradlet.train import train
 from gradlet.verify import verify as verify_project
 
@@ -314,4 +316,5 @@ def run(
         raise GradletError(f"there is no engine '{name}'; there is {', '.join(ENGINES)}")
     if steps < 1:
         raise GradletError("at least one step is needed")
-    return ENGINES[name](project, steps=steps, **options)
+    with edits_blamed(project, SimError):
+        return ENGINES[name](project, steps=steps, **options)

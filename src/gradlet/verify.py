@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradlet import failure
+from gradlet.blame import edits_blamed
 from gradlet.dtypes import DTYPES
 from gradlet.emit.project import Project
 from gradlet.engines import host, sim
@@ -109,7 +110,7 @@ def verify(
     ships, its golden programs above all, has to make the same bits.
     """
     changes = project.changes
-    with host.libraries_kept():
+    with host.libraries_kept(), edits_blamed(project):
         verdict = _compared(project, steps, engine)
     if project.changes != changes:
         raise GradletError(f"'{project.folder}' was changed while it was verified; verify it again")
