@@ -19,7 +19,7 @@ import gradlet
 from gradlet.api import training_graph
 from gradlet.codegen.names import identifiers, literal
 from gradlet.codegen.project import Project
-from gradlet.errors import GradletError
+from gradlet.errors import GradletError, InternalError
 from gradlet.ir.recipe import Recipe
 from gradlet.support import compiler
 from tests.models import MODELS
@@ -251,6 +251,23 @@ def test_an_edited_project_runs_and_passes_only_as_edited(tmp_path: Path) -> Non
         assert verdict.to_json()["changes"] == ["net.c (edited)"]
     with pytest.raises(GradletError, match=r"net\.c\. Nothing was written"):
         built(project.folder, name="two_inputs")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("", "not C;"), ("net_train_step", "my_train_step"), ("{", "{ __builtin_trap();")],
+)
+def test_an_edit_that_breaks_a_project_is_no_fault_of_ours(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    project = built(tmp_path / "p", name="two_inputs")
+    source = project.folder / "net.c"
+    source.write_text(source.read_text().replace(old, new) if old else new)
+    for judged in (gradlet.run, gradlet.verify):
+        with pytest.raises(GradletError, match=r"net\.c \(edited\)\. Put back") as told:
+            judged(gradlet.load(project.folder), steps=1)
+        assert not isinstance(told.value, InternalError)
+        assert "Traceback" not in str(told.value)
 
 
 def test_a_project_that_was_built_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:

@@ -27,11 +27,13 @@ from gradlet.planner.planner import Options, Plan
 from gradlet.planner.planner import plan as plan_data
 from gradlet.reports import MemoryReport, memory_report
 from gradlet.reports.fit import explain
+from gradlet.sim import SimError
 from gradlet.support.keywords import told
 from gradlet.targets import target as targets
 from gradlet.training.autodiff import train
 from gradlet.training.loss import output_of
 from gradlet.training.prepare import targets_of, training_graph, wished
+from gradlet.verifier.blame import edits_blamed
 from gradlet.verifier.verify import verify as verify_project
 
 __all__ = [
@@ -263,4 +265,5 @@ def run(
         raise GradletError(f"there is no engine '{name}'; there is {', '.join(ENGINES)}")
     if steps < 1:
         raise GradletError("at least one step is needed")
-    return ENGINES[name](project, steps=steps, **options)
+    with edits_blamed(project, SimError):
+        return ENGINES[name](project, steps=steps, **options)

@@ -22,6 +22,7 @@ from gradlet.oracle.recording import compared
 from gradlet.oracle.tolerance import CAREFUL, QUICK, Expectation, Rule, expect, first_divergence
 from gradlet.oracle.undetermined import determined, expect_nodes, first_undetermined
 from gradlet.verifier import failure
+from gradlet.verifier.blame import edits_blamed
 from gradlet.verifier.golden_data import GoldenData, unlike
 from gradlet.verifier.in_float64 import module_by_reference, wrong_references
 from gradlet.verifier.judge import TensorVerdict, finite, judge
@@ -104,7 +105,7 @@ def verify(
     ships, its golden programs above all, has to make the same bits.
     """
     changes = project.changes
-    with host.libraries_kept():
+    with host.libraries_kept(), edits_blamed(project):
         verdict = _compared(project, steps, engine)
     if project.changes != changes:
         raise GradletError(f"'{project.folder}' was changed while it was verified; verify it again")
