@@ -1,0 +1,179 @@
+"""Calls of kernels to try, one for each node of each row of the case table."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from gradlet.ir.graph import Array, Site
+from gradlet.ops import OPS
+from gradlet.ops.base import Size, ints
+from gradlet.ops.learning.optimizer import update_op
+from gradlet.ops.lib.tiling import boxes
+from gradlet.oracle.interpreter import _spread, run_reference
+from gradlet.oracle.tolerance import MARGIN
+from tests.cases import CASES, Case, random_cases
+from tests.helpers import op_training_graph, tile_operands
+
+HYPER = {
+    "sgd": np.array([0.5, 0.25], np.float32),
+    "momentum": np.array([0.5, 0.25, 0.75, 1.0], np.float32),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One node of one case, with float32 operands and what float64 makes of them."""
+
+    label: str
+    site: Site
+    inputs: tuple[Array, ...]
+    expected: tuple[Array, ...]
+    tolerance: tuple[Array, ...]
+    sizes: tuple[tuple[str, Size], ...]
+    repeat: int = 1
+    before: tuple[Array | None, ...] = ()  # what is in the outputs, if anything
+
+
+@cache
+def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
+    """Jobs for each family and mode, from every row of the table."""
+    found: dict[tuple[str, str], list[Job]] = defaultdict(list)
+    for case in (*CASES, *random_cases(240, seed=1)):
+        graph = op_training_graph(case)
+        values = next(iter(run_reference(graph, 1))).values
+        for site in graph.sites():
+            operands = [values[name] for name in site.node.inputs]
+            for part, own in ((site, operands), *_tiles(site, operands)):
+                lowering = OPS[part.node.op].lower(part)
+                found[lowering.family, lowering.mode].append(_job(case, part, own))
+    found["unary", "reset"] = [
+        Job("reset", job.site, job.inputs, (zero,), (zero,), job.sizes)
+        for job in found["unary", "relu"]
+        for zero in [job.expected[0] * 0]
+    ]
+    found["unary", "add_relu"] = [_of_sum(job) for job in found["unary", "relu"]]
+    found["unary", "add_relu_grad"] = [_of_sum(job) for job in found["unary", "relu_grad"]]
+    found["channel_sum", "sum"] = [
+        _of_channels(job) for job in found["reduce", "sum"] if _kept(job)
+    ]
+    vectors = [job for job in found["gemm", "nn"] if _is_vector(job)]
+    found["back", "sgd"] = [_back(job) for job in vectors]
+    found["back", "relu_sgd"] = [_back(job, relu=True) for job in vectors]
+    found["loss", "cross_entropy"] = [_both(job) for job in found["cross_entropy", "grad"]]
+    return found
+
+
+def _is_vector(job: Job) -> bool:
+    sizes = dict(job.sizes)
+    return sizes["batch"] == sizes["m"] == 1 and len(job.inputs) == 2
+
+
+def _back(job: Job, *, relu: bool = False) -> Job:
+    """A product of a vector and weights that are updated afterwards, with hyper-parameters. relu:
+    one has made the input, and the gradient is that of its own."""
+    sizes, hyper = dict(job.sizes), HYPER["sgd"]
+    dy, w = job.inputs[0].reshape(-1), job.inputs[1]
+    x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],)).astype(np.float32)
+    x = np.maximum(x, 0) if relu else x
+    slope = np.outer(dy.astype(np.float64), x)
+    operands = [w.astype(np.float64), slope, hyper.astype(np.float64)]
+    results = update_op("sgd").reference({}, *operands)
+    (size,) = update_op("sgd").magnitude({}, operands, results)
+    return replace(
+        job,
+        label=f"back: {job.label}",
+        inputs=(dy, x, hyper),
+        expected=(job.expected[0] * (x > 0 if relu else 1), *results),
+        tolerance=(*job.tolerance, 2.0**-22 * size),
+        sizes=tuple((name, sizes[name]) for name in ("n", "k")),
+        before=(None, w),
+    )
+
+
+def _kept(job: Job) -> list[int]:
+    """The only dimension that a sum keeps, if it is only one."""
+    summed = ints(job.site.attrs, "axes")
+    kept = [dim for dim in range(job.inputs[0].ndim) if dim not in summed]
+    return kept if len(kept) == 1 else []
+
+
+def _of_channels(job: Job) -> Job:
+    (kept,), shape = _kept(job), job.inputs[0].shape
+    sizes = {"outer": shape[:kept], "channels": shape[kept : kept + 1], "inner": shape[kept + 1 :]}
+    return replace(
+        job,
+        label=f"channels: {job.label}",
+        sizes=tuple((name, prod(extents)) for name, extents in sizes.items()),
+    )
+
+
+def _of_sum(job: Job) -> Job:
+    """The same of the sum of two operands in place of the first."""
+    first, *others = job.inputs
+    second = np.random.default_rng(first.size).standard_normal(first.shape).astype(np.float32)
+    total = first.astype(np.float64) + second
+    expected = OPS[job.site.node.op].reference({}, total, *others)
+    rounded = 2.0**-24 * np.abs(total)  # one addition
+    return replace(
+        job,
+        label=f"sum: {job.label}",
+        inputs=(first, second, *others),
+        expected=expected,
+        tolerance=(rounded,),
+    )
+
+
+def _both(job: Job) -> Job:
+    """The loss as well as its gradient, in two steps."""
+    scores, labels, _, *weights = job.inputs
+    operands = [scores.astype(np.float64), labels, *(w.astype(np.float64) for w in weights)]
+    op = OPS["cross_entropy"]
+    loss = op.reference(job.site.attrs, *operands)
+    (size,) = op.magnitude(job.site.attrs, operands, loss)
+    tolerance = MARGIN * 2.0**-24 * (8 + scores.size) * size
+    return replace(
+        job,
+        label=f"both: {job.label}",
+        expected=(*loss, *job.expected),
+        tolerance=(tolerance, *job.tolerance),
+        repeat=2,
+    )
+
+
+def _tiles(site: Site, operands: list[Array]) -> list[tuple[Site, list[Array]]]:
+    """Two of the parts of a node that have other attributes than it has itself, such as padding
+    that no layer would be given."""
+    op, chance = OPS[site.node.op], random.Random(str(site))
+    found: list[tuple[Site, list[Array]]] = []
+    axes = [axis for axis in op.axes(site) if axis.size > 1]
+    for axis in chance.sample(axes, min(2, len(axes))):
+        begin = chance.randrange(axis.size)
+        ranges = {axis.name: (begin, chance.randint(begin + 1, axis.size))}
+        tile, parts = op.tile(site, ranges), boxes(site, op, ranges)
+        if tile is not None and tile.attrs != site.attrs:
+            found.append((tile, tile_operands(op, site, parts, operands)))
+    return found
+
+
+def _job(case: Case, site: Site, values: list[Array]) -> Job:
+    op = OPS[site.node.op]
+    inputs = [v.astype(np.float32) if v.dtype.kind == "f" else v for v in values]
+    wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in inputs]
+    results = op.reference(site.attrs, *wide)
+    spread = _spread(site, wide, results)
+    # a copy is exact; so is everything that is not rounded
+    return Job(
+        f"{case.id}: {site.node.op}",
+        site,
+        tuple(inputs),
+        results,
+        tuple(MARGIN * spread[name] for name in site.node.outputs),
+        tuple(op.lower(site).sizes.items()),
+        op.lower(site).repeat,
+    )
