@@ -21,6 +21,7 @@ from gradlet.emit.project import Project
 from gradlet.engines import host
 from gradlet.errors import GradletError
 from gradlet.graph import Array
+from gradlet.ops import dropout
 from gradlet.ops.dropout import kept
 from gradlet.plan import plan
 from gradlet.recipe import Recipe
@@ -187,3 +188,17 @@ class Always(nn.Module):
 def test_other_kinds_are_refused() -> None:
     with pytest.raises(GradletError, match="alpha_dropout"):
         capture_module(nn.Sequential(nn.Linear(3, 3), Always()), torch.randn(2, 3), name="m")
+
+
+def test_a_probability_that_is_another_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Program and reference share it; the module has its own."""
+    threshold = dropout._threshold
+    monkeypatch.setattr(dropout, "_threshold", lambda attrs: round(0.8 * threshold(attrs)))
+    module = nn.Sequential(nn.Linear(4, 40), nn.Dropout(0.5), nn.Linear(40, 3))
+    project = gradlet.build(module, tmp_path / "p", inputs=(torch.randn(2, 4),), target="host")
+    verdict = gradlet.verify(project, steps=1)
+    assert not verdict.passed
+    assert verdict.first_wrong is not None
+    assert verdict.first_wrong.oracle == "module"
