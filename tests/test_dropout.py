@@ -21,6 +21,7 @@ from gradlet.frontends.capture import Captured
 from gradlet.frontends.torch.program import capture_module
 from gradlet.ir.graph import Array
 from gradlet.ir.recipe import Recipe
+from gradlet.ops import dropout
 from gradlet.ops.dropout import kept
 from gradlet.oracle.interpreter import run_reference
 from gradlet.planner.planner import plan
@@ -210,3 +211,17 @@ def test_other_kinds_are_refused() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.RReLU())
     with pytest.raises(GradletError, match="random slopes"):
         capture_module(module, torch.randn(2, 3), name="m")
+
+
+def test_a_probability_that_is_another_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Program and reference share it; the module has its own."""
+    threshold = dropout._threshold
+    monkeypatch.setattr(dropout, "_threshold", lambda attrs: round(0.8 * threshold(attrs)))
+    module = nn.Sequential(nn.Linear(4, 40), nn.Dropout(0.5), nn.Linear(40, 3))
+    project = gradlet.build(module, tmp_path / "p", inputs=(torch.randn(2, 4),), target="host")
+    verdict = gradlet.verify(project, steps=1)
+    assert not verdict.passed
+    assert verdict.first_wrong is not None
+    assert verdict.first_wrong.oracle == "module"

@@ -154,7 +154,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "cluster ranked": Subject("ranked", {"loss": "huber"}, cluster("16k")),
     "grown": Subject("grown", {"loss": "mse"}, HOST),
     "cluster grown": Subject("grown", {"loss": "l1"}, cluster("20k")),
-    "cluster electrodes": Subject("electrodes", {}, cluster("20k")),
+    "cluster electrodes": Subject("electrodes", {}, cluster("17k")),  # copies of planes
     "volumes": Subject("volumes", {}, HOST),
     "cluster volumes": Subject("volumes", {}, cluster("20k")),
     "cluster odd": Subject("odd", {"label_smoothing": 0.1}, cluster("16k", batch=2)),

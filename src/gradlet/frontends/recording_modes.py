@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.ops.dropout import kept, uniform
+from gradlet.ir.graph import Array
+from gradlet.ops.dropout import uniform
 from gradlet.support.extras import require_torch
 
 
@@ -31,8 +32,7 @@ def our_dropout(step: int) -> Iterator[Callable[[Any, float | None], Any]]:
             if not training or p == 0:
                 return x
             group = int(np.prod(x.shape[2:], dtype=int)) if by_channel else 1
-            attrs = {"p": float(p), "group": group, "salt": next(count)}
-            stay = torch.from_numpy(kept(attrs, np.array([0, step, 1]), x.numel()))
+            stay = torch.from_numpy(_stays(p, next(count), step, x.numel(), group))
             result = torch.where(stay.reshape(x.shape), x * (1 / (1 - p) if p < 1 else 0.0), 0.0)
             return x.copy_(result) if inplace else result
 
@@ -43,7 +43,7 @@ def our_dropout(step: int) -> Iterator[Callable[[Any, float | None], Any]]:
         if keep is None:
             values = uniform(next(count), state, x.numel())
         elif keep < 1:
-            values = kept({"p": 1 - keep, "group": 1, "salt": next(count)}, state, x.numel())
+            values = _stays(1 - keep, next(count), step, x.numel())
         else:
             return x.fill_(1)
         return x.copy_(torch.from_numpy(values.astype(np.float64)).reshape(x.shape))
@@ -74,6 +74,14 @@ def our_dropout(step: int) -> Iterator[Callable[[Any, float | None], Any]]:
     }
     with _replaced(functional, replaced), _replaced(recurrent, layers):
         yield draws
+
+
+def _stays(p: float, salt: int, step: int, count: int, group: int = 1) -> Array:
+    """What the program should keep: its numbers, beside the module's p. They have 24 bits, and so
+    has p then."""
+    numbers = uniform(salt, np.array([0, step, 1]), -(-count // group)).repeat(group)[:count]
+    stay: Array = numbers >= np.rint(p * 2.0**24) / 2.0**24
+    return stay
 
 
 @contextmanager
