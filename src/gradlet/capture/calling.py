@@ -16,7 +16,7 @@ from typing import Any
 
 from gradlet.capture.batch_norms import batch_norms, switch
 from gradlet.capture.results import chosen
-from gradlet.capture.user_code import FOREIGN
+from gradlet.capture.user_code import FOREIGN, refuse_strange
 from gradlet.errors import GradletError
 from gradlet.extras import require_torch
 
@@ -103,6 +103,8 @@ def calling(
     if not tensors:
         raise GradletError(f"the example inputs of '{name}' hold none; tensors are needed")
     leaves = tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for _, leaf in placed)
+    for own, value in zip(names, tensors, strict=True):  # before anything asks for its shape
+        refuse_strange(value, f"example input '{own}'")
     dtypes = tuple(value.dtype for value in tensors)
     samples = tuple(value.shape[0] if value.ndim else 0 for value in tensors)
     for own in whole:
