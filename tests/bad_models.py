@@ -79,6 +79,7 @@ def dict_label(): return nn.Linear(4, 3), X, {"a": 1}
 def no_samples(): return nn.Linear(4, 3), torch.zeros(0, 4), None
 def input_meta(): return nn.Linear(4, 3), torch.zeros(2, 4, device="meta")
 def input_sparse(): return nn.Linear(4, 3), torch.eye(4).to_sparse()
+def input_nested(): return nn.Linear(4, 3), torch.nested.as_nested_tensor([X[:1], X])
 def input_complex(): return nn.Linear(4, 3), torch.zeros(2, 4, dtype=torch.complex64)
 def input_bool(): return nn.Linear(4, 3), torch.zeros(2, 4, dtype=torch.bool)
 def input_list(): return nn.Linear(4, 3), [1, 2]

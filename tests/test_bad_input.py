@@ -34,7 +34,7 @@ ALWAYS: tuple[str, ...] = (
 )
 ALWAYS += ("model prints", "--prefix 'main'", "--l1=inf", "data: overflow", "data: fewer targets")
 ALWAYS += ("model out_half", "model out_param", "model out_nan", "build exits.py:net -o d")
-ALWAYS += ("build leaves.py:net -o d",)
+ALWAYS += ("build leaves.py:net -o d", "model input_nested")
 
 
 @pytest.fixture

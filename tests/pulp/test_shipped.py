@@ -251,8 +251,9 @@ def test_a_loader_need_not_clear_anything(project: Project, tmp_path: Path) -> N
 
 @needs_make
 def test_make_builds_the_program_that_was_verified(project: Project, tmp_path: Path) -> None:
-    compiler = f"DEVICE_CC={sys.executable} -m ziglang cc"
-    subprocess.run(["make", "device", compiler], cwd=project.folder, check=True)
+    command = f"make device PYTHON={sys.executable}".split()
+    assert "`make device PYTHON=...`" in (project.folder / "README.md").read_text()
+    subprocess.run(command, cwd=project.folder, check=True)
     made = (project.folder / "build" / "golden.elf").read_bytes()
     ours = device.build_golden(project, tmp_path / "golden.elf", probes=True).read_bytes()
     assert image(made) == image(ours)

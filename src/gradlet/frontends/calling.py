@@ -17,7 +17,7 @@ from typing import Any
 from gradlet.errors import GradletError
 from gradlet.frontends.passes.batch_norms import batch_norms, switch
 from gradlet.frontends.results import chosen
-from gradlet.frontends.user_code import FOREIGN
+from gradlet.frontends.user_code import FOREIGN, refuse_strange
 from gradlet.support.extras import require_torch
 
 PLAIN = (bool, int, float, str, type(None))
@@ -103,6 +103,8 @@ def calling(
     if not tensors:
         raise GradletError(f"the example inputs of '{name}' hold none; tensors are needed")
     leaves = tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for _, leaf in placed)
+    for own, value in zip(names, tensors, strict=True):  # before anything asks for its shape
+        refuse_strange(value, f"example input '{own}'")
     dtypes = tuple(value.dtype for value in tensors)
     samples = tuple(value.shape[0] if value.ndim else 0 for value in tensors)
     for own in whole:

@@ -16,7 +16,7 @@ from gradlet.frontends.torch.check import copied, plain_attention
 from gradlet.frontends.torch.numbers import Number, noted, told
 from gradlet.frontends.torch.own_gradients import OwnGradients
 from gradlet.frontends.torch.untraceable import modules_may_fail, untraceable
-from gradlet.frontends.user_code import FOREIGN, described, refuse_strange
+from gradlet.frontends.user_code import FOREIGN, described
 from gradlet.support.extras import require_torch
 
 
@@ -25,7 +25,6 @@ def checked_examples(call: Calling, tensors: list[Any]) -> tuple[Any, ...]:
     torch = require_torch()
     kinds = (torch.int64, torch.int32)
     for name, value in zip(call.names, tensors, strict=True):
-        refuse_strange(value, f"example input '{name}'")
         if not value.dtype.is_floating_point and value.dtype not in kinds:
             raise GradletError(
                 f"example input '{name}' has dtype {value.dtype}; floats, or indices of type int64 "
