@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradlet.ir.recipe import Loss, Recipe
-from tests import module_layers, module_usual
+from tests import module_layers, module_more, module_usual
 from tests.module_base import MAPS, ROWS, RandomModule
 from tests.module_inputs import USES, whole_numbers
 
-LAYERS = (module_usual, module_layers)
+LAYERS = (module_usual, module_layers, module_more)
 """What fills the lists of layers."""
 SIZES = ("16k", "20k", "32k", "64k")
 LOSSES = ("cross_entropy", "mse", "huber", "bce_with_logits", "l1")

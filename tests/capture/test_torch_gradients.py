@@ -108,6 +108,7 @@ def folded(x: Tensor, w: Tensor) -> Tensor:
         + x.norm(p=1)
         + torch.linalg.vector_norm(x, float("inf"), -1, True)
     )
+    z = z + x.diff(dim=1, prepend=x[:, :1] * w, append=x).sum(1, keepdim=True)
     return y + z + x.cumsum(1).diff(dim=-1).sum(-1, keepdim=True) + x.std(dim=(0, 1)) * w
 
 
@@ -184,6 +185,16 @@ SPELLINGS = (
 def test_gradients_are_those_of_the_module(function: Any, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     assert_module_gradients(Calls(function, shape).eval(), (torch.randn(3, 6),))
+
+
+def numbers_written(x: Tensor, w: Tensor) -> Tensor:
+    """0.3 is no float32; nothing follows that would round as well."""
+    first = torch.zeros(x.shape[0], 1, 6, dtype=torch.int64)
+    return (x * w).index_fill(1, torch.tensor([1, 3]), 0.3).scatter(1, first, 0.7)
+
+
+def test_numbers_that_are_written_are_rounded() -> None:
+    assert_module_gradients(Calls(numbers_written, (4, 6)), (torch.randn(3, 6),), 1e-7)
 
 
 def test_frozen_weights_stay() -> None:

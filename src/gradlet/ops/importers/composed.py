@@ -269,9 +269,9 @@ def _onnx_mean_variance(imp: Importer, call: Call) -> str:
 
 @from_torch("aten.diff.default")
 def _torch_diff(imp: Importer, call: Call) -> str:
-    x, times, dim = imp.tensor(call.args[0]), int(call.arg(1, 1)), int(call.arg(2, -1))
-    if call.arg(3) is not None or call.arg(4) is not None:
-        raise imp.unsupported("differences with what is put before or after")
+    times, dim = int(call.arg(1, 1)), int(call.arg(2, -1))
+    given = [value for value in (call.arg(3), call.args[0], call.arg(4)) if value is not None]
+    x = join(imp, [imp.tensor(value) for value in given], dim)
     for _ in range(times):
         extent = imp.shape(x)[dim]
         ends = [cut(imp, x, sizes, dim) for sizes in ([1, extent - 1], [extent - 1, 1])]

@@ -48,7 +48,7 @@ def _scattered(
     if isinstance(new, str):
         new = sliced(imp, fitted(imp, new, shape, axis), [(axis, 0, shape[axis], 1)])
     else:
-        new = imp.constant(np.full(shape, new, np.float32))
+        new = imp.constant(np.full(shape, new, np.float64))
     return _into_part(imp, x, axis, index, new, shape, add)
 
 
@@ -82,7 +82,7 @@ def _torch_rows(imp: Importer, call: Call) -> str:
     index = lines_index(imp, value, shape[axis], 0, negative=False)
     index = reshaped(imp, index, [count if dim == axis else 1 for dim in range(len(shape))])
     if "index_fill" in call.target:
-        source = imp.constant(np.full(wide, float(new), np.float32))
+        source = imp.constant(np.full(wide, float(new), np.float64))
     else:
         source = imp.tensor(new)
     add = "index_add" in call.target
