@@ -12,6 +12,7 @@ from gradlet.errors import GradletError
 
 BASES = {"L1": 0x10000000, "L2": 0x1C000000, "L3": 0x80000000}
 """Where the simulated memories begin."""
+
 LIMITS = {
     "l1_bytes": (0x100, 0x100000, 0x100),
     "l2_bytes": (0x1000, 0x4000000, 0x100),
@@ -157,6 +158,14 @@ class SimConfig:
                     f"must be at most {most}"
                 )
         return config
+
+
+def memory_at(address: int) -> str:
+    """The simulated memory that has this address, by its name there."""
+    below = [name for name, base in BASES.items() if base <= address]
+    if not below:
+        raise ConfigError(f"a memory at {address:#x}: the simulator has none there")
+    return max(below, key=lambda name: BASES[name])
 
 
 def _target_text(target: str | Path) -> str:
