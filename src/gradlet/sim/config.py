@@ -110,11 +110,7 @@ class SimConfig:
         cls, target: str | Path = "pulp-open", overrides: Mapping[str, object] | None = None
     ) -> SimConfig:
         """Read a target (its name, or the path of a TOML file) and apply the overrides."""
-        table = tomllib.loads(_target_text(target))
-        values: dict[str, Any] = {}
-        for section in table.values():
-            if isinstance(section, dict):
-                values.update(section)
+        values = _parameters(target)
         known = {field.name for field in dataclasses.fields(cls)}
         missing = sorted(known - values.keys())
         if missing:
@@ -166,6 +162,16 @@ def memory_at(address: int) -> str:
     if not below:
         raise ConfigError(f"a memory at {address:#x}: the simulator has none there")
     return max(below, key=lambda name: BASES[name])
+
+
+def _parameters(target: str | Path) -> dict[str, Any]:
+    """Those of all sections; what they leave out is as in the target that `machine` names."""
+    table = tomllib.loads(_target_text(target))
+    values = _parameters(table["machine"]) if "machine" in table else {}
+    for section in table.values():
+        if isinstance(section, dict):
+            values.update(section)
+    return values
 
 
 def _target_text(target: str | Path) -> str:
