@@ -84,6 +84,29 @@ def test_no_room_imports_from_a_later_one(path: Path) -> None:
         assert room_of(name) in {"", "__version__", *allowed}, f"imports {name}"
 
 
+def sources(*without: str) -> list[Path]:
+    """Code, templates and settings, but for these files and folders of the package."""
+    kept = [SOURCE / name for name in without]
+    found = [p for p in tracked("src") if p.suffix in (".py", ".toml", ".c", ".h", ".S", ".j2")]
+    return [p for p in found if not any(p.is_relative_to(place) for place in kept)]
+
+
+def test_nothing_names_a_device_or_a_port() -> None:
+    """A device is its TOML and the folder of its port. The simulator is one of such a machine, and
+    GVSoC is told which of its models to run."""
+    devices = {path.stem for path in (SOURCE / "targets").glob("*.toml")}
+    ports = {path.name for path in (SOURCE / "runtime" / "ports").iterdir()}
+    names = "|".join(map(re.escape, sorted((devices | ports) - {"host"}, key=len, reverse=True)))
+    naming = re.compile(rf"(?<![A-Za-z0-9])({names})(?![A-Za-z0-9])|port [!=]= \"")
+    owners = ("targets", "runtime/ports", "sim/config.py", "sim/core", "engines/gvsoc.py")
+    assert [path for path in sources(*owners) if naming.search(path.read_text())] == []
+
+
+def test_guards_name_what_they_need() -> None:
+    """As GL_XPULP or GL_DEVICE, not an architecture."""
+    assert [path for path in sources() if "__riscv" in path.read_text()] == []
+
+
 def test_temporary_files_are_where_the_next_run_finds_them() -> None:
     """In scratch folders of the cache: what is made elsewhere stays when the process is killed."""
     making = re.compile(r"tempfile\.(?!gettempdir)|from tempfile")

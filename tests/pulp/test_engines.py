@@ -17,7 +17,7 @@ from gradlet.codegen.project import Project, emit
 from gradlet.engines import device, host, sim
 from gradlet.errors import GradletError
 from gradlet.planner.planner import Options, plan
-from gradlet.runtime import STARTUP, port_file
+from gradlet.runtime import port_file, startup
 from gradlet.sim import SimConfig, SimResult, simulate
 from gradlet.support import compiler
 from gradlet.support.compiler import build_program
@@ -261,7 +261,7 @@ def test_printing(tmp_path: Path) -> None:
     main = tmp_path / "main.c"
     main.write_text(f'#include "gl_print.h"\nint main(void) {{ GL_ALONE({lines}); return 3; }}\n')
     project = device_project(model_graph("single_neuron"), tmp_path / "p", cores=1)
-    start = [port_file("pulp", name) for name in STARTUP]
+    start = [port_file("pulp", name) for name in startup("pulp")]
     defines = ["GL_CORES=1"]
     elf = build_program(
         [main, *start],

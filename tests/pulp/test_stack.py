@@ -16,7 +16,7 @@ import gradlet
 from gradlet.codegen.project import Project
 from gradlet.engines import device, sim
 from gradlet.errors import GradletError
-from gradlet.runtime import port_file
+from gradlet.runtime import STEPS
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, simulate
 from gradlet.sim.binding import STATUS_DRAIN, STATUS_EXIT
 from gradlet.stack_use import GUARD, Program, StackError, reserved_for, stack_need
@@ -168,8 +168,7 @@ def golden(project: Project) -> bytes:
 
 
 def steps(project: Project) -> bytes:
-    main = port_file("pulp", device.STEPS)
-    return linked(project, main, f"GL_TRAIN_STEP={project.plan.prefix}_train_step")
+    return linked(project, STEPS, f"GL_TRAIN_STEP={project.plan.prefix}_train_step")
 
 
 def too_small(link: Callable[[Project], bytes], folder: Path) -> Project:

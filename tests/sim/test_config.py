@@ -104,6 +104,9 @@ def test_target_of_the_user(tmp_path: Path) -> None:
     path.write_text(text.replace("l2_latency = 14", ""))
     with pytest.raises(ConfigError, match="does not set l2_latency"):
         SimConfig.load(path)
+    path.write_text('machine = "pulp-open"\n[memories]\nl2_latency = 3\n')
+    config = SimConfig.load(path)
+    assert (config.cores, config.l2_latency) == (8, 3)
     with pytest.raises(ConfigError, match="no target 'nowhere'"):
         SimConfig.load("nowhere")
 

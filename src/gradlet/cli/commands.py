@@ -229,7 +229,9 @@ def tune(
 @command
 def sim(
     program: Annotated[Path, typer.Argument(help="A bare-metal ELF of the target.")],
-    target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = "pulp-open",
+    target: Annotated[
+        str, typer.Option(help="A device: a name or a .toml file.")
+    ] = targets.DEFAULT,
     cores: Annotated[int | None, typer.Option(help="Cores of the cluster.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE of the target, such as fpus=4.")

@@ -30,7 +30,7 @@ PACKAGES = (
     ("numpy", True, "everything"),
     ("jinja2", True, "writing C"),
     ("cffi", True, "the simulator"),
-    ("ziglang", False, "programs for pulp-open; a compiler where the system has none"),
+    ("ziglang", False, "programs for devices; a compiler where the system has none"),
     ("torch", False, "PyTorch models, the zoo, verify"),
     ("onnx", False, "ONNX models"),
     ("scikit-learn", False, "the demo"),

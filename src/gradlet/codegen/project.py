@@ -25,7 +25,7 @@ from gradlet.kernels import catalogue
 from gradlet.oracle import recording as recorded
 from gradlet.oracle.recording import Recording
 from gradlet.planner.model import Call, Plan
-from gradlet.runtime import FOLDER, PORTS, STARTUP, port_file
+from gradlet.runtime import FOLDER, HOST, PORTS, headers, port_file, startup
 from gradlet.support.files import locked
 
 NOT_RECORDED = "the project was made from a plan, without its module"
@@ -150,19 +150,14 @@ def _digest(content: bytes) -> str:
 
 def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
     """The port, and for a device what links a program; there the host's port stands beside."""
-
-    def headers(port: str) -> dict[str, str]:
-        names = (f"gl_port_{port}.h", f"gl_dma_{port}.h")
-        return {name: port_file(port, name).read_text() for name in names}
-
-    host = headers("host")
-    if port == "host":
+    host = {name: port_file(HOST, name).read_text() for name in headers(HOST)}
+    if not startup(port):
         return {"gl_port.h": host["gl_port_host.h"], "gl_dma_host.h": host["gl_dma_host.h"]}
     return {
         "gl_port.h": _render("gl_port.h", view),
         **host,
-        **headers(port),
-        **{f"{port}/{name}": port_file(port, name).read_text() for name in STARTUP},
+        **{name: port_file(port, name).read_text() for name in headers(port)},
+        **{f"{port}/{name}": port_file(port, name).read_text() for name in startup(port)},
         f"{port}/link.ld": _render("link.ld", view, port),
         **{f"{port}/stack_use/{path.name}": path.read_text() for path in STACK_USE.glob("*.py")},
     }
@@ -230,5 +225,5 @@ def _environment(port: str) -> jinja2.Environment:
     return environment
 
 
-def _render(name: str, view: Mapping[str, Any], port: str = "host") -> str:
+def _render(name: str, view: Mapping[str, Any], port: str = HOST) -> str:
     return _environment(port).get_template(f"{name}.j2").render(view)

@@ -21,7 +21,7 @@ from gradlet.ops.learning.labels import LOSSES
 from gradlet.ops.learning.optimizer import clip_of, hyper_of, optimizer_of
 from gradlet.planner.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.planner.parts import parts
-from gradlet.runtime import STARTUP
+from gradlet.runtime import headers, startup
 from gradlet.support.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
 from gradlet.targets.target import simulator_options
 
@@ -57,13 +57,15 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "target_name": plan.target.name,
         "cores": plan.target.cores,
         "port": plan.target.port,
+        "port_headers": headers(plan.target.port),
         "stack": plan.target.stack,
         "flags": plan.target.flags,
         "base_flags": BASE,
         "host_flags": HOST_ONLY,
         "device_flags": DEVICE_ONLY,
         "quick": QUICK,
-        "startup": [f"{plan.target.port}/{name}" for name in STARTUP],
+        "startup": [f"{plan.target.port}/{name}" for name in startup(plan.target.port)],
+        "gvsoc": plan.target.gvsoc,
         "memories": plan.target.memories,
         "machine": dict(plan.target.machine),
         "sim_options": " ".join(simulator_options(plan.target)) if plan.target.machine else "",

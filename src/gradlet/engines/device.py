@@ -11,14 +11,13 @@ from gradlet.codegen.project import Project, project_files
 from gradlet.errors import GradletError, InternalError
 from gradlet.oracle.recording import Recording
 from gradlet.planner.model import Plan
-from gradlet.runtime import STARTUP, port_file
+from gradlet.runtime import STEPS, startup
 from gradlet.sim.elf import Symbols
 from gradlet.stack_use import StackError, reserved_for, stack_need
 from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import build_program, zig
-from gradlet.targets.target import Target
+from gradlet.targets.target import DEFAULT, Target
 
-STEPS = "steps.c"
 GOLDEN = "main.c"
 WORTHWHILE = 1.05
 """So many times the room for tiles are worth planning again."""
@@ -35,8 +34,8 @@ class Needs:
     stack: int
 
     def fit(self, plan: Plan) -> bool:
-        home = plan.target.home
-        return plan.taken(home) + self.code <= home.size and self.stack <= plan.target.stack
+        target = replace(plan.target, code=self.code)
+        return plan.taken(target.home) <= target.room(target.home) and self.stack <= target.stack
 
 
 def require_device(project: Project, engine: str) -> None:
@@ -44,8 +43,8 @@ def require_device(project: Project, engine: str) -> None:
     if not target.machine:
         raise GradletError(
             f"'{project.folder}' is built for the target '{target.name}', which the engine "
-            f"'{engine}' cannot run; `gradlet build ... --target pulp-open` makes a project that "
-            "it can, or take --engine host"
+            f"'{engine}' cannot run; `gradlet build ... --target {DEFAULT}` makes a project "
+            "that it can, or take --engine host"
         )
 
 
@@ -59,8 +58,7 @@ def build_golden(
 
 def build_steps(project: Project, output: Path) -> Path:
     """Training without an end, for an engine that feeds samples and reads results."""
-    main = port_file(project.plan.target.port, STEPS)
-    return _build(project, main, output, [f"GL_TRAIN_STEP={project.plan.prefix}_train_step"])
+    return _build(project, STEPS, output, [f"GL_TRAIN_STEP={project.plan.prefix}_train_step"])
 
 
 def _build(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
@@ -87,7 +85,8 @@ def stack_bytes(elf: Path, called: Sequence[str] = ()) -> int:
 def _linked(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
     plan, folder = project.plan, project.folder
     target = plan.target
-    changing = [main, folder / f"{plan.prefix}.c", *(folder / target.port / n for n in STARTUP)]
+    start = [folder / target.port / name for name in startup(target.port)]
+    changing = [main, folder / f"{plan.prefix}.c", *start]
     sources = [*changing, folder / "weights.c", *sorted((folder / "kernels").glob("*.c"))]
     try:
         return build_program(

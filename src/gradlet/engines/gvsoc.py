@@ -66,6 +66,8 @@ def run(project: Project, *, steps: int = 1, gvsoc: str | Path | None = None) ->
 
 def _check(plan: Plan, steps: int) -> None:
     target = plan.target
+    if target.gvsoc != MODEL:
+        raise GradletError(f"GVSoC's {MODEL} is no '{target.name}'; the engine sim can run it")
     if target.cores > MAX_CORES:
         raise GradletError(f"GVSoC's {MODEL} has {MAX_CORES} cores, the project {target.cores}")
     for memory in target.memories:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -76,11 +76,15 @@ UPDATES = tuple(name for name in EPILOGUES if name not in ("sum", *MAPS))
 
 @dataclass(frozen=True)
 class Mode:
+    """grain: by the name of an axis of the op, arithmetic over the sizes: so many steps along it do
+    fast kernels take at a time, the last ones at the price of all."""
+
     name: str
     doc: str
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]
     epilogues: tuple[str, ...]
+    grain: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,12 @@ def variant_of(kernel: Kernel) -> Variant:
 
 def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
     return _amount(variant_of(kernel), "scratch", sizes, cores)
+
+
+def grain(kernel: Kernel, axis: str, sizes: Mapping[str, Size]) -> int:
+    """How many steps along an axis of the op its fast kernels take at a time."""
+    expression = families()[kernel.family].modes[kernel.mode].grain.get(axis)
+    return int(evaluate(expression, sizes)) if expression else 1
 
 
 def effort(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
@@ -369,6 +379,7 @@ def _load(path: Path) -> Family:
             tuple(map(Operand.parse, item["outputs"])),
             tuple(map(Operand.parse, item["inputs"])),
             tuple(item.get("epilogues", ())),
+            item.get("grain", {}),
         )
         for name, item in value["modes"].items()
     }

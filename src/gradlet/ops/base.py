@@ -62,15 +62,13 @@ class Axis:
     """One loop of a node. The results of a reduction's tiles are added up, in order, and make the
     result of the node; others are free.
 
-    An operand without a span along the axis is needed whole for every tile of it. grain: steps that
-    fast kernels take at a time, the last ones at the price of all.
+    An operand without a span along the axis is needed whole for every tile of it.
     """
 
     name: str
     size: int
     spans: tuple[Span, ...]
     reduction: bool = False
-    grain: int = 1
 
 
 Size = int | float | tuple[int, ...]

@@ -32,8 +32,6 @@ from gradlet.ops.lib.tiling import Box, tile_shape
 from gradlet.ops.lib.window import Sides, window
 
 MAP = ("map_channels", "map_h", "map_w")
-PAIR, PIXELS = 2, 8
-"""Channels and neighbours in a row that the kernels of a cluster compute at a time."""
 
 
 def _grouped(attrs: Attrs) -> int:
@@ -187,7 +185,7 @@ class Conv2d(ConvOp):
         axes = [
             Axis("batch", x[0], (Span("x", 0), Span("y", 0))),
             Axis("rows", y[2], (slide.forward_span("x", 0), Span("y", 2))),
-            Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3)), grain=PIXELS),
+            Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3))),
         ]
         if _grouped(site.attrs) > 1:
             operands = {"x": (1, x[1]), "w": (0, w[0]), "y": (1, y[1]), **bias}
@@ -195,7 +193,7 @@ class Conv2d(ConvOp):
             return without_rows((*axes, grouped), site.attrs)
         out_spans = (Span("w", 0), *(Span(b, 0) for b in bias), Span("y", 1))
         in_spans = (Span("x", 1), Span("w", 1))
-        axes.append(Axis("out_channels", y[1], out_spans, grain=PAIR))
+        axes.append(Axis("out_channels", y[1], out_spans))
         axes.append(Axis("in_channels", x[1], in_spans, reduction=True))
         return without_rows(axes, site.attrs)
 
@@ -262,16 +260,13 @@ class Conv2dInputGrad(ConvOp):
         axes = [
             Axis("batch", dy[0], (Span(given, 0), Span(made, 0))),
             slide.backward_axis(0, dx[2], given, made),
-            replace(
-                slide.backward_axis(1, dx[3], given, made),
-                grain=max(1, PIXELS // slide.stride[1]),
-            ),
+            slide.backward_axis(1, dx[3], given, made),
         ]
         if _grouped(site.attrs) > 1:
             operands = {given: (1, dy[1]), "w": (0, w[0]), made: (1, dx[1])}
             grouped = _group_axis(_grouped(site.attrs), operands)
             return without_rows((*axes, grouped), site.attrs)
-        axes.append(Axis("in_channels", dx[1], (Span("w", 1), Span(made, 1)), grain=PAIR))
+        axes.append(Axis("in_channels", dx[1], (Span("w", 1), Span(made, 1))))
         axes.append(Axis("out_channels", dy[1], (Span(given, 1), Span("w", 0)), reduction=True))
         return without_rows(axes, site.attrs)
 
@@ -352,7 +347,7 @@ class Conv2dWeightGrad(ConvOp):
             operands = {"dy": (1, dy[1]), "x": (1, x[1]), "dw": (0, dw[0])}
             grouped = _group_axis(_grouped(site.attrs), operands)
             return without_rows((*axes, grouped), site.attrs)
-        axes.append(Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0)), grain=PAIR))
+        axes.append(Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0))))
         axes.append(Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))))
         return without_rows(axes, site.attrs)
 

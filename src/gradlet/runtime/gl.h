@@ -13,14 +13,14 @@
 #endif
 
 /* For code that runs once per call: on a device, fetching it costs more than running it. */
-#if defined(__clang__) && defined(__riscv)
+#if defined(__clang__) && defined(GL_DEVICE)
 #define GL_COMPACT __attribute__((minsize))
 #else
 #define GL_COMPACT
 #endif
 #define GL_INLINE GL_COMPACT static inline __attribute__((always_inline))
 
-#ifdef __riscv
+#ifdef GL_XPULP
 /* Kernels in assembler are single strings, longer than a compiler of 1999 had to take. */
 #pragma GCC diagnostic ignored "-Woverlength-strings"
 

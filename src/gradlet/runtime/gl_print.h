@@ -5,7 +5,7 @@
 
 #include "gl_port.h"
 
-#ifndef __riscv
+#ifndef GL_DEVICE
 #include <stdio.h>
 static inline void gl_put(char c) { putchar(c); }
 #endif

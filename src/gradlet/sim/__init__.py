@@ -75,7 +75,7 @@ REGISTERS = (
 )
 DEFAULT_MAX_CYCLES = 10_000_000_000
 GUARD = 4 * bytes.fromhex("ac57fe5a")
-"""What start-up puts behind each stack: gl_port_pulp.h. Bytes that are all alike are older."""
+"""What start-up code puts behind each stack. Bytes that are all alike are older."""
 
 
 def simulate(

@@ -12,6 +12,7 @@ from gradlet.errors import GradletError
 
 BASES = {"L1": 0x10000000, "L2": 0x1C000000, "L3": 0x80000000}
 """Where the simulated memories begin."""
+
 LIMITS = {
     "l1_bytes": (0x100, 0x100000, 0x100),
     "l2_bytes": (0x1000, 0x4000000, 0x100),
@@ -109,11 +110,7 @@ class SimConfig:
         cls, target: str | Path = "pulp-open", overrides: Mapping[str, object] | None = None
     ) -> SimConfig:
         """Read a target (its name, or the path of a TOML file) and apply the overrides."""
-        table = tomllib.loads(_target_text(target))
-        values: dict[str, Any] = {}
-        for section in table.values():
-            if isinstance(section, dict):
-                values.update(section)
+        values = _parameters(target)
         known = {field.name for field in dataclasses.fields(cls)}
         missing = sorted(known - values.keys())
         if missing:
@@ -157,6 +154,24 @@ class SimConfig:
                     f"must be at most {most}"
                 )
         return config
+
+
+def memory_at(address: int) -> str:
+    """The simulated memory that has this address, by its name there."""
+    below = [name for name, base in BASES.items() if base <= address]
+    if not below:
+        raise ConfigError(f"a memory at {address:#x}: the simulator has none there")
+    return max(below, key=lambda name: BASES[name])
+
+
+def _parameters(target: str | Path) -> dict[str, Any]:
+    """Those of all sections; what they leave out is as in the target that `machine` names."""
+    table = tomllib.loads(_target_text(target))
+    values = _parameters(table["machine"]) if "machine" in table else {}
+    for section in table.values():
+        if isinstance(section, dict):
+            values.update(section)
+    return values
 
 
 def _target_text(target: str | Path) -> str:

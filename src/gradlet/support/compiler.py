@@ -25,7 +25,9 @@ EXACT = ("-ffp-contract=off", "-fno-math-errno")
 """No fma that is not written; without the second a square root would call libm, to set errno."""
 BASE = ("-std=c99", *WARNINGS, *EXACT)
 HOST_ONLY = ("-fPIC",)
-DEVICE_ONLY = ("-O2", "-ffreestanding", "-fno-sanitize=all", "-fomit-frame-pointer")
+DEVICE_ONLY = (
+    *("-DGL_DEVICE", "-O2", "-ffreestanding", "-fno-sanitize=all", "-fomit-frame-pointer"),
+)
 """A project's Makefile has these three as well: what is verified is compiled as what is shipped."""
 QUICK = "-O3"
 TEMPORARY = ("TMPDIR", "ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")

@@ -30,8 +30,9 @@ class Target:
     """memories stand in order, nearest to the cores first; isa lists what kernels may ask for.
 
     stack: bytes per core, in the nearest memory, guard included. code: bytes that are kept for the
-    program, in the second memory if there are several. flags: the compiler's. machine: every
-    parameter of the simulator, if there is one for this target.
+    program, in the second memory if there are several. flags: the compiler's, with a macro for
+    each instruction set that C cannot ask for itself, such as GL_XPULP. machine: every parameter of
+    the simulator, if there is one for this target. gvsoc: what GVSoC calls the same machine.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Target:
     code: int = 0
     flags: tuple[str, ...] = ()
     machine: tuple[tuple[str, int], ...] = ()
+    gvsoc: str = ""
 
     @property
     def home(self) -> Memory:
@@ -124,10 +126,7 @@ def load(
     if target.engine == "sim":
         target = replace(target, machine=_machine(target, path, given))
     elif given:
-        known = ", ".join(memory.name for memory in memories)
-        raise GradletError(
-            f"target '{target.name}' has no memory {next(iter(given))}; it has {known}"
-        )
+        raise _no_memory(target, next(iter(given)))
     for memory in memories:
         if target.room(memory) <= 0:
             raise GradletError(
@@ -138,15 +137,23 @@ def load(
     return target
 
 
+def _no_memory(target: Target, name: str) -> GradletError:
+    known = ", ".join(memory.name for memory in target.memories)
+    return GradletError(f"target '{target.name}' has no memory {name}; it has {known}")
+
+
 def _machine(
     target: Target, path: Path, settings: Mapping[str, object]
 ) -> tuple[tuple[str, int], ...]:
-    from gradlet.sim.config import BASES, SimConfig
+    from gradlet.sim.config import BASES, SimConfig, memory_at
 
-    sizes = {
-        f"{memory.name.lower()}_bytes": memory.base - BASES[memory.name] + memory.size
-        for memory in target.memories
-    }
+    sizes = {}
+    for memory in target.memories:
+        simulated = memory_at(memory.base)
+        sizes[f"{simulated.lower()}_bytes"] = memory.base - BASES[simulated] + memory.size
+    absent = next((name for name in settings if name in BASES), None)
+    if absent:
+        raise _no_memory(target, absent)
     fpus = {"fpus": target.cores}  # one each, unless the settings say otherwise
     config = SimConfig.load(path, {"cores": target.cores, **fpus, **sizes, **settings})
     if config.dma_counters < config.cores:
@@ -191,7 +198,8 @@ def _from_toml(value: Mapping[str, Any], path: Path) -> Target:
             memories,
             value.get("stack", 0),
             parse_size(value.get("code", 0)),
-            tuple(value.get("flags", ())),
+            (*value.get("flags", ()), *(f"-DGL_{i.upper()}" for i in value["isa"] if i != "c")),
+            gvsoc=value.get("gvsoc", ""),
         )
     except KeyError as missing:
         raise GradletError(f"{path}: the key {missing} is missing") from None

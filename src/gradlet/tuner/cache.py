@@ -18,7 +18,7 @@ from pathlib import Path
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.planner.tiling import Tiling
-from gradlet.runtime import FOLDER, port_file
+from gradlet.runtime import FOLDER, TILES_TRIAL, headers, port_file
 from gradlet.sim.build import library
 from gradlet.support.cache import cache_folder
 from gradlet.targets.target import Target
@@ -131,7 +131,7 @@ def _source(kernel: Kernel) -> str:
 
 @cache
 def _runtime(port: str) -> str:
-    own = (f"gl_port_{port}.h", f"gl_dma_{port}.h", "tiles_trial.c")
+    own = (*headers(port), TILES_TRIAL)
     files = [FOLDER / "gl.h", FOLDER / "gl_tiles.h", *(port_file(port, name) for name in own)]
     text = "".join(path.read_text() for path in files)
     return hashlib.sha256(f"{text}{library().name}".encode()).hexdigest()

@@ -11,7 +11,7 @@ from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import link_script, port_header, with_stacks
 from gradlet.planner.tiling import Tiling
-from gradlet.runtime import STARTUP, includes, port_file
+from gradlet.runtime import TILES_TRIAL, includes, port_file, startup
 from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import build_program
 from gradlet.targets.target import Target
@@ -123,7 +123,7 @@ def _build(functions: Sequence[Function], target: Target) -> bytes:
         for kernel in used:
             sources.append(folder / f"{kernel.symbol(PREFIX)}.c")
             sources[-1].write_text(catalogue.render(kernel, PREFIX))
-        changing = [port_file(target.port, n) for n in ("tiles_trial.c", *STARTUP)]
+        changing = [port_file(target.port, n) for n in (TILES_TRIAL, *startup(target.port))]
         defines = [
             f"GL_CORES={target.cores}",
             f"GL_TILE_WINDOWS={WINDOWS}",

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
-from gradlet.errors import GradletError
+from gradlet.kernels.lab.runner import require_trials
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.planner import Options, Tiler, Wish, contexts, plan
+from gradlet.runtime import TILES_TRIAL
 from gradlet.targets.target import Target
 from gradlet.tuner.cache import Cache, key_of
 from gradlet.tuner.pool import Pool
@@ -74,11 +75,7 @@ def tune(
     """The quickest way to run each call, or some of them."""
     begin = time.perf_counter()
     settings, options = settings or Settings(), options or Options()
-    if given.target.port != "pulp":
-        raise GradletError(
-            f"there is no simulator for '{given.target.name}' to measure on; tune a project that "
-            f"is built with --target pulp-open"
-        )
+    require_trials(given.target, TILES_TRIAL)
     by_call = _searches(given, settings, options, only)
     searches = list({id(search): search for search in by_call.values()}.values())
     measuring = _Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)

@@ -15,13 +15,12 @@ from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.cases import Case
 from gradlet.kernels.lab.native import Twins, same_bits
-from gradlet.kernels.lab.runner import Outcome, Trial
+from gradlet.kernels.lab.runner import Outcome, Trial, require_trials
+from gradlet.runtime import TRIAL
 from gradlet.support.cache import scratch_folder
 from gradlet.targets.target import Target
 
 ALIGNMENTS = 8
-ISA = ("xpulp",)
-"""What the cores of a cluster have beyond the target's own list."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +95,9 @@ def measure(
 ) -> Report:
     """Every kernel that computes the case on this target, ranked."""
     _require_room(case, target)
-    isa = (*target.isa, *(name for name in ISA if name not in target.isa))
     far = [operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs]
     known = catalogue.candidates(
-        case.family, case.mode, case.epilogue, case.sizes, isa, "f32", far=far
+        case.family, case.mode, case.epilogue, case.sizes, target.isa, "f32", far=far
     )
     needed = {kernel: _near_bytes(case, kernel, target) for kernel in known}
     room = target.room(target.memories[0]) - SLACK
@@ -151,10 +149,7 @@ def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], twins: Twins) -> R
 
 
 def _require_room(case: Case, target: Target) -> None:
-    if target.port != "pulp":
-        raise GradletError(
-            f"kernels are measured on the simulated cluster; the target '{target.name}' has none"
-        )
+    require_trials(target, TRIAL)
     near = target.memories[0]
     if case.bytes > target.room(near) - SLACK:
         wanted = -(-(case.bytes + near.size - target.room(near) + SLACK) // 1024)

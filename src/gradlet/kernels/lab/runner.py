@@ -19,13 +19,13 @@ from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.ops.base import Size
-from gradlet.runtime import FOLDER, STARTUP, includes, port_file
+from gradlet.runtime import FOLDER, TRIAL, has, includes, port_file, startup
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, explain
 from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN, STATUS_LIMIT
 from gradlet.stack_use import reserved_for, stack_need
 from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import build_program
-from gradlet.targets.target import Target
+from gradlet.targets.target import DEFAULT, Target
 
 TEMPLATES = FOLDER.parent / "codegen" / "templates"
 MILESTONES = ("gl_trial_wait", "gl_trial_go", "gl_trial_end")
@@ -45,6 +45,18 @@ class Outcome:
     cycles: int
     instructions: tuple[int, ...]  # by core
     stalls: tuple[Mapping[str, int], ...]  # by core, by cause
+
+
+def require_trials(target: Target, program: str) -> None:
+    """The simulator can measure: it knows the machine, and the port has this main program."""
+    if not target.machine:
+        raise GradletError(
+            f"there is no simulator for '{target.name}' to measure on; --target {DEFAULT} has one"
+        )
+    if not has(target.port, program):
+        raise GradletError(
+            f"nothing can be measured by itself on '{target.name}': its port has no {program}"
+        )
 
 
 def with_stacks(build: Callable[[Target], bytes], target: Target, called: Sequence[str]) -> bytes:
@@ -79,7 +91,7 @@ def _program(used: Sequence[Kernel], target: Target, shift: int) -> bytes:
         for kernel in used:
             sources.append(folder / f"{kernel.name}.c")
             sources[-1].write_text(_shifted(catalogue.render(kernel), shift))
-        changing = [port_file(target.port, n) for n in ("trial.c", *STARTUP)]
+        changing = [port_file(target.port, n) for n in (TRIAL, *startup(target.port))]
         defines = [f"GL_CORES={target.cores}"]
         elf = build_program(
             [*changing, *sources],
@@ -187,8 +199,7 @@ class Trial(Paused):
     def __init__(
         self, used: Sequence[Kernel], target: Target, *, shift: int = 0, sanitize: bool = False
     ) -> None:
-        if target.port != "pulp":
-            raise GradletError(f"kernels can be tried on a pulp cluster only, not '{target.name}'")
+        require_trials(target, TRIAL)
         super().__init__(program(used, target, shift), target)
         self.sanitize = sanitize
         if sanitize:

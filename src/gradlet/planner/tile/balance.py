@@ -27,23 +27,23 @@ class Shares:
 
 
 def shares(problem: Problem, tile: Sequence[int]) -> Shares:
-    axes, cores = problem.axes, problem.cores
+    axes, grains, cores = problem.axes, problem.grains, problem.cores
     last = len(problem.operands[0].shape) - 1
     dims = {number: span.dim for number, span in problem.operands[0].spans}
-    grains = [-(-size // axis.grain) for size, axis in zip(tile, axes, strict=True)]
+    steps = [-(-size // grain) for size, grain in zip(tile, grains, strict=True)]
     lines = [n for n, dim in dims.items() if dim != last or not last]
-    parts = [n for n in dims if n not in lines and axes[n].grain > 1]
-    units = prod(grains[n] for n in (*lines, *parts))
+    parts = [n for n in dims if n not in lines and grains[n] > 1]
+    units = prod(steps[n] for n in (*lines, *parts))
     each = -(-units // cores)
     uneven, runs = each * cores / units, 1
     if lines:
         innermost = max(lines, key=lambda n: dims[n])
         done, size = problem.done[innermost], tile[innermost]
-        runs = -(-each // grains[innermost])
-        if axes[innermost].grain == 1 and done[-1] < len(done) - 1:
+        runs = -(-each // steps[innermost])
+        if grains[innermost] == 1 and done[-1] < len(done) - 1:
             uneven = _longest(done, size, units, cores) / (done[-1] * units / size)
-    for axis, size in zip(axes, tile, strict=True):
-        uneven *= _padded(size, axis.grain) / _padded(axis.size, axis.grain)
+    for axis, grain, size in zip(axes, grains, tile, strict=True):
+        uneven *= _padded(size, grain) / _padded(axis.size, grain)
     return Shares(uneven, runs)
 
 

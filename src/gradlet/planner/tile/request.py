@@ -12,6 +12,7 @@ from gradlet.kernels.catalogue import (
     effort,
     effort_matters,
     families,
+    grain,
     scratch_elements,
     variant_of,
 )
@@ -161,6 +162,7 @@ class Problems:
             )
         return Problem(
             axes,
+            tuple(grain(call.kernel, axis.name, call.sizes) for axis in axes),
             present,
             call.macs,
             self.target.cores,

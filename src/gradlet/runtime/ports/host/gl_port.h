@@ -1,0 +1,2 @@
+/* For what is compiled for the host without a project. */
+#include "gl_port_host.h"
