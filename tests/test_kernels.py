@@ -316,7 +316,7 @@ def test_kernel(kernel: Kernel, library: Path, tmp_path: Path) -> None:
         if kernel
         in catalogue.candidates(
             *(kernel.family, kernel.mode, kernel.epilogue, dict(job.sizes), isa, kernel.dtype),
-            far=catalogue.variant_of(kernel).far,
+            streamed=catalogue.variant_of(kernel).streamed(),
         )
     ]
     assert len(jobs) >= 4, "too few rows of the table reach this kernel"

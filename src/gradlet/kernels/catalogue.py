@@ -6,113 +6,25 @@ a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
 
 from __future__ import annotations
 
-import ast
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import jinja2
 
 from gradlet.ir.dtypes import DTYPES
+from gradlet.kernels.arithmetic import evaluate as evaluate
+from gradlet.kernels.family import EPILOGUES as EPILOGUES
+from gradlet.kernels.family import MAPS as MAPS
+from gradlet.kernels.family import MAY as MAY
+from gradlet.kernels.family import MUST, Family, Operand, Variant, load
+from gradlet.kernels.family import UPDATES as UPDATES
 from gradlet.ops.base import Size
 
 FAMILIES = Path(__file__).parent / "families"
-
-
-@dataclass(frozen=True)
-class Operand:
-    """One pointer argument. dtype '' is the kernel's own."""
-
-    name: str
-    dtype: str = ""
-    optional: bool = False
-
-    @staticmethod
-    def parse(text: str) -> Operand:
-        name, _, dtype = text.rstrip("?").partition(":")
-        return Operand(name, dtype, text.endswith("?"))
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What a fused store does, and touches besides the value and the result: states, then
-    settings."""
-
-    outputs: tuple[Operand, ...]
-    inputs: tuple[Operand, ...]
-    store: str
-    doc: str
-    fresh: bool = False  # what was there before does not matter
-
-
-_HYPER = Operand("hyper", "f32")
-EPILOGUES = {
-    "sgd": Epilogue(
-        (),
-        (_HYPER,),
-        "{w} = gl_sgd_step({w}, {value}, hyper);",
-        "applies one sgd step to the weights",
-    ),
-    "momentum": Epilogue(
-        (Operand("moment"),),
-        (_HYPER,),
-        "{w} = gl_momentum_step({w}, {value}, &moment[{index}], hyper);",
-        "applies one momentum step to the weights",
-    ),
-    "sum": Epilogue((), (), "{w} += {value};", "adds to what is there"),
-    "relu": Epilogue((), (), "{w} = gl_relu({value});", "takes 0 for what is negative", fresh=True),
-}
-"""Updates and maps are named by the op that the store swallows; `sum` is for all tiles of a
-reduction but the first."""
-MAPS = ("relu",)
-"""Elementwise ops of the result alone."""
-UPDATES = tuple(name for name in EPILOGUES if name not in ("sum", *MAPS))
-
-
-@dataclass(frozen=True)
-class Mode:
-    name: str
-    doc: str
-    outputs: tuple[Operand, ...]
-    inputs: tuple[Operand, ...]
-    epilogues: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
-    effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
-    those that are far from it at some sizes; a generator may have a function for it instead. far:
-    operands that must not lie in the nearest memory; the kernel itself fetches what it needs. Where
-    it `fetches`, inputs may lie anywhere, and it copies parts of those that are far."""
-
-    name: str
-    template: str
-    isa: str
-    modes: tuple[str, ...]
-    needs: str
-    scratch: str
-    params: tuple[tuple[str, Any], ...]
-    generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
-    effort: str = ""
-    fetches: bool = False
-    far: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Family:
-    name: str
-    doc: str
-    sizes: tuple[tuple[str, int], ...]  # (field, elements; 0 for a plain number)
-    modes: Mapping[str, Mode]
-    variants: tuple[Variant, ...]
-    fractions: frozenset[str] = frozenset()  # sizes that are floats, written "name:f32"
-    stepped: bool = False  # called once per step, with its number
 
 
 @dataclass(frozen=True)
@@ -134,7 +46,7 @@ class Kernel:
 
 @cache
 def families() -> dict[str, Family]:
-    loaded = [_load(path) for path in sorted(FAMILIES.glob("*/*.toml"))]
+    loaded = [load(path) for path in sorted(FAMILIES.glob("*/*.toml"))]
     return {family.name: family for family in loaded}
 
 
@@ -157,10 +69,10 @@ def candidates(
     isa: tuple[str, ...],
     dtype: str,
     *,
-    far: Collection[str] = (),
+    streamed: Collection[str] = (),
 ) -> list[Kernel]:
-    """Kernels that compute this on a machine with these instruction sets, plainest first. far:
-    the operands that may be left to a kernel that fetches them itself."""
+    """Kernels that compute this on a machine with these instruction sets, by rank, the lowest
+    first. streamed: the operands that may be left to a kernel that fetches them itself."""
     entry = families()[family]
     if epilogue and epilogue not in entry.modes[mode].epilogues:
         return []
@@ -169,9 +81,14 @@ def candidates(
         for variant in entry.variants
         if variant.isa in isa
         and (not variant.modes or mode in variant.modes)
-        and set(variant.far) <= set(far)
-        and (not variant.needs or evaluate(variant.needs, sizes))
+        and set(variant.streamed()) <= set(streamed)
+        and fits(variant, sizes)
     ]
+
+
+def fits(variant: Variant, sizes: Mapping[str, Size]) -> bool:
+    """Whether a variant takes these sizes."""
+    return not variant.needs or bool(evaluate(variant.needs, {**sizes, **dict(variant.params)}))
 
 
 def variant_of(kernel: Kernel) -> Variant:
@@ -185,19 +102,19 @@ def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> i
     return _amount(variant_of(kernel), "scratch", sizes, cores)
 
 
-def effort(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
     """0 where nothing is known but the number of multiply-adds."""
     variant = variant_of(kernel)
-    if not variant.effort and variant.generator:
-        known = getattr(_generator(variant), "effort", None)
+    if not variant.cost and variant.generator:
+        known = getattr(_generator(variant), "cost", None)
         return known(kernel.mode, sizes, cores, dict(variant.params)) if known else 0
-    return _amount(variant, "effort", sizes, cores)
+    return _amount(variant, "cost", sizes, cores)
 
 
-def effort_matters(kernel: Kernel) -> bool:
+def cost_matters(kernel: Kernel) -> bool:
     """Whether it depends on the sizes of a tile how good a kernel is."""
     variant = variant_of(kernel)
-    return bool(variant.effort) or hasattr(_generator(variant), "effort")
+    return bool(variant.cost) or hasattr(_generator(variant), "cost")
 
 
 def _generator(variant: Variant) -> Any:
@@ -222,10 +139,10 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
 
 
-def fetched(kernel: Kernel) -> tuple[int, ...]:
-    """Which of its inputs a kernel fetches itself, by number."""
-    far = variant_of(kernel).far
-    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in far)
+def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
+    """Which of its inputs a kernel fetches itself, by number: those that it must or may."""
+    own = variant_of(kernel).streamed(how)
+    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
 
 
 def updated(kernel: Kernel) -> bool:
@@ -358,69 +275,3 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def _load(path: Path) -> Family:
-    value = tomllib.loads(path.read_text())
-    modes = {
-        name: Mode(
-            name,
-            item["doc"],
-            tuple(map(Operand.parse, item["outputs"])),
-            tuple(map(Operand.parse, item["inputs"])),
-            tuple(item.get("epilogues", ())),
-        )
-        for name, item in value["modes"].items()
-    }
-    variants = tuple(
-        Variant(
-            item["name"].format(**params),
-            item["template"],
-            item.get("isa", "c"),
-            tuple(item.get("modes", ())),
-            item.get("needs", ""),
-            item.get("scratch", ""),
-            tuple(params.items()),
-            item.get("generator", ""),
-            item.get("effort", ""),
-            item.get("fetches", False),
-            tuple(item.get("far", ())),
-        )
-        for item in value["variants"]
-        for params in item.get("space", [{}])
-    )
-    fractions = [text.removesuffix(":f32") for text in value["sizes"] if text.endswith(":f32")]
-    sizes = tuple(_field(text.removesuffix(":f32")) for text in value["sizes"])
-    stepped = bool(value.get("stepped", False))
-    return Family(path.stem, value["doc"], sizes, modes, variants, frozenset(fractions), stepped)
-
-
-def _field(text: str) -> tuple[str, int]:
-    name, _, count = text.rstrip("]").partition("[")
-    return name, int(count or 0)
-
-
-_ARITHMETIC = (
-    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Subscript),
-    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod),
-    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
-    *(ast.BoolOp, ast.And, ast.Or, ast.Call),
-)
-
-
-def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements:
-    all that a TOML may compute."""
-    return eval(_compiled(expression), {"__builtins__": {}, "min": min, "max": max}, sizes)
-
-
-@cache
-def _compiled(expression: str) -> CodeType:
-    tree = ast.parse(expression, mode="eval")
-    nodes = list(ast.walk(tree))
-    chained = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in nodes)
-    called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
-    simple = not chained and called <= {"min", "max"}
-    if not simple or not all(isinstance(node, _ARITHMETIC) for node in nodes):
-        raise ValueError(f"'{expression}' is not simple arithmetic")
-    return compile(tree, "<toml>", "eval")

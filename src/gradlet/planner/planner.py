@@ -11,11 +11,12 @@ from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import OWN_SPACE, Graph
 from gradlet.kernels.catalogue import (
     MAPS,
+    MAY,
     Kernel,
     candidates,
     families,
+    fetched,
     scratch_elements,
-    variant_of,
 )
 from gradlet.ops import OPS
 from gradlet.ops.base import Lowering, Size
@@ -306,7 +307,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
 
 def _has_room(kernel: Kernel, sizes: Mapping[str, Size], target: Target) -> bool:
     """A kernel that fetches its inputs needs the nearest memory for them."""
-    if not variant_of(kernel).fetches:
+    if not fetched(kernel, MAY):
         return True
     size = scratch_elements(kernel, sizes, target.cores) * DTYPES[kernel.dtype].bytes
     return size <= target.room(target.memories[0])

@@ -99,7 +99,7 @@ def measure(
     isa = (*target.isa, *(name for name in ISA if name not in target.isa))
     far = [operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs]
     known = catalogue.candidates(
-        case.family, case.mode, case.epilogue, case.sizes, isa, "f32", far=far
+        case.family, case.mode, case.epilogue, case.sizes, isa, "f32", streamed=far
     )
     needed = {kernel: _near_bytes(case, kernel, target) for kernel in known}
     room = target.room(target.memories[0]) - SLACK

@@ -236,8 +236,8 @@ class Trial(Paused):
             spans = _spans(at_inputs, inputs)
             if fetched:
                 copied = self._grant_copies([spans.pop(n) for n in fetched], at_scratch[0], scratch)
-            elif catalogue.variant_of(kernel).fetches:  # from wherever they are
-                copied = self._grant_copies(list(spans.values()), at_scratch[0], scratch)
+            elif loose := catalogue.fetched(kernel, catalogue.MAY):  # from wherever they are
+                copied = self._grant_copies([spans[n] for n in loose], at_scratch[0], scratch)
             if catalogue.updated(kernel) or in_place:
                 known = range(len(outputs))
             granted = self._grant(
