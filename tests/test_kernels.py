@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array, Site
+from gradlet.ir.recipe import Recipe
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.ops import OPS
@@ -87,7 +88,7 @@ def _is_vector(job: Job) -> bool:
 def _back(job: Job, *, relu: bool = False) -> Job:
     """A product of a vector and weights that are updated afterwards, with hyper-parameters. relu:
     one has made the input, and the gradient is that of its own."""
-    sizes, hyper = dict(job.sizes), HYPER["sgd"]
+    sizes, hyper = dict(job.sizes), settings_of("sgd")
     dy, w = job.inputs[0].reshape(-1), job.inputs[1]
     x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],)).astype(np.float32)
     x = np.maximum(x, 0) if relu else x
@@ -235,7 +236,7 @@ def c_call(
             value = int(np.float32(value).view(np.int32))
         sizes.extend(value if isinstance(value, tuple) else [int(value)])
     _, formal = catalogue.operands(kernel)
-    settings = catalogue.EPILOGUES[kernel.epilogue].inputs if kernel.epilogue else ()
+    settings = catalogue.epilogues()[kernel.epilogue].inputs if kernel.epilogue else ()
     missing = len(formal) - len(settings) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
     made, _ = catalogue.operands(kernel)
@@ -247,7 +248,7 @@ def c_call(
     outputs += [None] * (len(made) - len(outputs))
     if catalogue.updated(kernel):
         w, *states = weights(kernel, job)
-        inputs += [HYPER[kernel.epilogue] for _ in settings]
+        inputs += [settings_of(kernel.epilogue) for _ in settings]
         outputs = [w, *states]
     return {
         "label": f"{job.label} by {kernel.name} on {len(order)} cores",
@@ -269,20 +270,15 @@ def _unwritten(value: Array) -> Array:
     return np.full(value.shape, -7777777, np.int32)
 
 
-HYPER = {
-    "sgd": np.array([0.5, 0.25], np.float32),
-    "momentum": np.array([0.5, 0.25, 0.75, 1.0], np.float32),
-}
-
-
-UPDATE_ROUNDINGS = {"sgd": 2, "momentum": 4}
-"""One for each multiply-add: decay and step; with momentum the mean and what Nesterov sees."""
+def settings_of(update: str) -> Array:
+    recipe = Recipe(lr=0.5, weight_decay=0.25, momentum=0.75, nesterov=True)
+    return np.array([getattr(recipe, name) for name in update_op(update).hyper], np.float32)
 
 
 def weights(kernel: Kernel, job: Job) -> list[Array]:
     """The weight that a fused update finds, and what it remembers of it."""
     generator = np.random.default_rng(7)
-    count = 1 + len(catalogue.EPILOGUES[kernel.epilogue].outputs)
+    count = 1 + len(catalogue.epilogues()[kernel.epilogue].outputs)
     shape = job.expected[0].shape
     return [generator.standard_normal(shape).astype(np.float32) for _ in range(count)]
 
@@ -298,11 +294,10 @@ def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
         total = w + job.expected[0]
         return [(total, job.tolerance[0] + 2.0**-23 * (np.abs(w) + np.abs(job.expected[0])))]
     update = update_op(kernel.epilogue)
-    hyper = HYPER[kernel.epilogue].astype(np.float64)
-    operands = [w, job.expected[0], hyper, *states]
+    operands = [w, job.expected[0], settings_of(kernel.epilogue).astype(np.float64), *states]
     results = update.reference({}, *operands)
     # so many more roundings of such terms; none of these settings makes an error larger
-    more = UPDATE_ROUNDINGS[kernel.epilogue] * 2.0**-24
+    more = update.additions * 2.0**-24
     rounding = [more * size for size in update.magnitude({}, operands, results)]
     return [(value, job.tolerance[0] + own) for value, own in zip(results, rounding, strict=True)]
 
@@ -363,8 +358,8 @@ def test_names_are_derived_and_unique() -> None:
 def test_only_updates_are_taken_for_updates() -> None:
     """`sum` is the name of an op as well."""
     assert "sum" in OPS
-    assert set(catalogue.UPDATES) == {"sgd", "momentum"}
-    assert all(isinstance(OPS[name], Update) for name in catalogue.UPDATES)
+    assert set(catalogue.updates()) == {"sgd", "momentum"}
+    assert all(isinstance(OPS[name], Update) for name in catalogue.updates())
 
 
 def test_a_portable_reference_exists_for_every_mode() -> None:

@@ -160,7 +160,7 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
     if kernel.epilogue == "relu":
         value = np.maximum(value, 0.0)
     elif kernel.epilogue:
-        states = len(catalogue.EPILOGUES[kernel.epilogue].outputs)
+        states = len(catalogue.epilogues()[kernel.epilogue].outputs)
         outputs = tuple(random(*value.shape) for _ in range(1 + states))
         inputs = (*inputs, *([HYPER[kernel.epilogue]] if kernel.epilogue in HYPER else []))
         reach = reach + sum(np.abs(v) for v in outputs)

@@ -6,6 +6,7 @@ a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,11 +18,8 @@ import jinja2
 
 from gradlet.ir.dtypes import DTYPES
 from gradlet.kernels.arithmetic import evaluate as evaluate
-from gradlet.kernels.family import EPILOGUES as EPILOGUES
-from gradlet.kernels.family import MAPS as MAPS
 from gradlet.kernels.family import MAY as MAY
-from gradlet.kernels.family import MUST, Family, Operand, Variant, load
-from gradlet.kernels.family import UPDATES as UPDATES
+from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, family
 from gradlet.ops.base import Size
 
 FAMILIES = Path(__file__).parent / "families"
@@ -45,20 +43,53 @@ class Kernel:
 
 
 @cache
+def _tables() -> dict[str, dict[str, Any]]:
+    return {
+        path.stem: tomllib.loads(path.read_text()) for path in sorted(FAMILIES.glob("*/*.toml"))
+    }
+
+
+@cache
 def families() -> dict[str, Family]:
-    loaded = [load(path) for path in sorted(FAMILIES.glob("*/*.toml"))]
-    return {family.name: family for family in loaded}
+    return {label: family(label, value, updates()) for label, value in _tables().items()}
+
+
+@cache
+def epilogues() -> dict[str, Epilogue]:
+    """Those of all families, and the sum: it is for all tiles of a reduction but the first."""
+    found = {"sum": Epilogue("adds to what is there", "{w} += {value};")}
+    for value in _tables().values():
+        found |= {k: Epilogue.parse(item) for k, item in value.get("epilogues", {}).items()}
+    return found
+
+
+@cache
+def updates() -> tuple[str, ...]:
+    """Ops that replace a weight, and that a store can do."""
+    return tuple(name for name, item in epilogues().items() if name != "sum" and not item.fresh)
+
+
+@cache
+def maps() -> tuple[str, ...]:
+    """Elementwise ops of the result alone that a store can do."""
+    return tuple(name for name, item in epilogues().items() if item.fresh)
+
+
+def forget() -> None:
+    """Read all families anew: for tests that add to them."""
+    for known in (_tables, families, epilogues, updates, maps, render, _environment):
+        known.cache_clear()
 
 
 def kernels(dtype: str = "f32") -> Iterator[Kernel]:
     """Every kernel that can be rendered."""
-    for family in families().values():
-        for mode in family.modes.values():
-            for variant in family.variants:
+    for entry in families().values():
+        for mode in entry.modes.values():
+            for variant in entry.variants:
                 if variant.modes and mode.name not in variant.modes:
                     continue
-                for epilogue in ("", *mode.epilogues):
-                    yield Kernel(family.name, mode.name, epilogue, variant.name, dtype)
+                for epilogue in filter(variant.stores, ("", *mode.epilogues)):
+                    yield Kernel(entry.name, mode.name, epilogue, variant.name, dtype)
 
 
 def candidates(
@@ -81,9 +112,19 @@ def candidates(
         for variant in entry.variants
         if variant.isa in isa
         and (not variant.modes or mode in variant.modes)
+        and variant.stores(epilogue)
         and set(variant.streamed()) <= set(streamed)
         and fits(variant, sizes)
     ]
+
+
+def fuses(
+    family: str, mode: str, epilogue: str, sizes: Mapping[str, Size], isa: tuple[str, ...]
+) -> bool:
+    """Whether the best kernel can do this in its store; to take another one is not worth it."""
+    found = candidates(family, mode, "", sizes, isa, "f32")
+    able = epilogue in families()[family].modes[mode].epilogues
+    return able and bool(found) and variant_of(found[-1]).stores(epilogue)
 
 
 def fits(variant: Variant, sizes: Mapping[str, Size]) -> bool:
@@ -135,7 +176,7 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     mode = families()[kernel.family].modes[kernel.mode]
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
-    extra = EPILOGUES[kernel.epilogue]
+    extra = epilogues()[kernel.epilogue]
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
 
 
@@ -147,7 +188,7 @@ def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
 
 def updated(kernel: Kernel) -> bool:
     """Whether the result depends on what its memory held before."""
-    return bool(kernel.epilogue) and not EPILOGUES[kernel.epilogue].fresh
+    return bool(kernel.epilogue) and not epilogues()[kernel.epilogue].fresh
 
 
 def sizes_type(family: str, prefix: str = "gl") -> str:
@@ -171,8 +212,8 @@ def sizes_struct(family: str, prefix: str = "gl") -> str:
 @cache
 def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
-    family, variant = families()[kernel.family], variant_of(kernel)
-    mode = family.modes[kernel.mode]
+    entry, variant = families()[kernel.family], variant_of(kernel)
+    mode = entry.modes[kernel.mode]
     text = (
         _environment()
         .get_template(variant.template.format(mode=kernel.mode))
@@ -193,10 +234,12 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             **(_generated(kernel, prefix) if variant.generator else {}),
         )
     )
-    fused = f" The store {EPILOGUES[kernel.epilogue].doc}." if kernel.epilogue else ""
-    comment = f"/* {kernel.name}: {family.doc}.\n * {mode.doc}.{fused} */\n"
+    fused = f" The store {epilogues()[kernel.epilogue].doc}." if kernel.epilogue else ""
+    known = epilogues().get(kernel.epilogue or kernel.mode)
+    code = f"{known.code.strip()}\n\n" if known and known.code else ""
+    comment = f"/* {kernel.name}: {entry.doc}.\n * {mode.doc}.{fused} */\n"
     struct = sizes_struct(kernel.family, prefix)
-    return f'{comment}#include "gl.h"\n\n{struct}\n\n{text.strip()}\n'
+    return f'{comment}#include "gl.h"\n\n{struct}\n\n{code}{text.strip()}\n'
 
 
 def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
@@ -254,7 +297,7 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
 def _store(kernel: Kernel) -> Any:
     def store(array: str, index: str, value: str) -> str:
         if kernel.epilogue:
-            text = EPILOGUES[kernel.epilogue].store
+            text = epilogues()[kernel.epilogue].store
             return text.format(w=f"{array}[{index}]", index=index, value=value)
         return f"{array}[{index}] = {value};"
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gradlet.kernels.arithmetic import expanded
@@ -28,37 +26,29 @@ class Operand:
 @dataclass(frozen=True)
 class Epilogue:
     """What a fused store does, and touches besides the value and the result: states, then
-    settings."""
+    settings. It is named by the op that the store swallows: the update of a weight, or an
+    elementwise one of the result alone, to which it is all the same what was there before
+    (`fresh`)."""
 
-    outputs: tuple[Operand, ...]
-    inputs: tuple[Operand, ...]
-    store: str
     doc: str
-    fresh: bool = False  # what was there before does not matter
+    store: str
+    outputs: tuple[Operand, ...] = ()
+    inputs: tuple[Operand, ...] = ()
+    code: str = ""  # C in front of the kernel
+    fresh: bool = False
+
+    @staticmethod
+    def parse(item: Mapping[str, Any]) -> Epilogue:
+        sides = {
+            side: tuple(map(Operand.parse, item.get(side, ()))) for side in ("outputs", "inputs")
+        }
+        return Epilogue(**{**item, **sides})
 
 
-_HYPER = Operand("hyper", "f32")
-EPILOGUES = {
-    "sgd": Epilogue(
-        (),
-        (_HYPER,),
-        "{w} = gl_sgd_step({w}, {value}, hyper);",
-        "applies one sgd step to the weights",
-    ),
-    "momentum": Epilogue(
-        (Operand("moment"),),
-        (_HYPER,),
-        "{w} = gl_momentum_step({w}, {value}, &moment[{index}], hyper);",
-        "applies one momentum step to the weights",
-    ),
-    "sum": Epilogue((), (), "{w} += {value};", "adds to what is there"),
-    "relu": Epilogue((), (), "{w} = gl_relu({value});", "takes 0 for what is negative", fresh=True),
-}
-"""Updates and maps are named by the op that the store swallows; `sum` is for all tiles of a
-reduction but the first."""
-MAPS = ("relu",)
-"""Elementwise ops of the result alone."""
-UPDATES = tuple(name for name in EPILOGUES if name not in ("sum", *MAPS))
+UPDATE = "update"
+"""In a mode's list of epilogues: every update that there is."""
+IN_ASSEMBLER = ("sum", "relu", "sgd", "momentum")
+"""The stores that kernels in assembler can do (xpulp/isa/store.py); C can do any."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +86,9 @@ class Variant:
     cost: str = ""
     streams: tuple[tuple[str, str], ...] = ()
 
+    def stores(self, epilogue: str) -> bool:
+        return self.isa != "xpulp" or epilogue in ("", *IN_ASSEMBLER)
+
     def streamed(self, how: str = MUST) -> tuple[str, ...]:
         return tuple(name for name, given in self.streams if given == how)
 
@@ -116,18 +109,14 @@ class Family:
     stepped: bool = False  # called once per step, with its number
 
 
-def load(path: Path) -> Family:
-    return family(path.stem, tomllib.loads(path.read_text()))
-
-
-def family(label: str, value: Mapping[str, Any]) -> Family:
+def family(label: str, value: Mapping[str, Any], updates: Sequence[str] = ()) -> Family:
     modes = {
         name: Mode(
             name,
             item["doc"],
             tuple(map(Operand.parse, item["outputs"])),
             tuple(map(Operand.parse, item["inputs"])),
-            tuple(item.get("epilogues", ())),
+            tuple(_epilogues(item.get("epilogues", ()), updates)),
         )
         for name, item in value["modes"].items()
     }
@@ -139,6 +128,11 @@ def family(label: str, value: Mapping[str, Any]) -> Family:
             raise ValueError(f"{label}: {variant.name}: {taken} are sizes and parameters")
     stepped = bool(value.get("stepped", False))
     return Family(label, value["doc"], sizes, modes, tuple(variants), frozenset(fractions), stepped)
+
+
+def _epilogues(names: Sequence[str], updates: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield from updates if name == UPDATE else [name]
 
 
 def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
