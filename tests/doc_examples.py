@@ -27,7 +27,8 @@ def added(page: str, folder: Path) -> Iterator[dict[str, Any]]:
     """The ops registered, and their kernels in a copy of the catalogue; what its rows of the test
     table define."""
     files = blocks(page)
-    families, tables = catalogue.FAMILIES, (OPS, TORCH, ONNX)
+    families = catalogue.FAMILIES
+    tables: tuple[dict[str, Any], ...] = (OPS, TORCH, ONNX)
     known = [set(table) for table in tables]
     shutil.copytree(families, folder)
     for path, text in files.items():
