@@ -21,6 +21,7 @@ from gradlet.kernels.arithmetic import evaluate as evaluate
 from gradlet.kernels.family import MAY as MAY
 from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, family
 from gradlet.ops.base import Size
+from gradlet.support.templates import environment
 
 FAMILIES = Path(__file__).parent / "families"
 
@@ -311,10 +312,4 @@ def _ladder(columns: int) -> list[int]:
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(sorted(FAMILIES.iterdir())),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    return environment(sorted(FAMILIES.iterdir()))

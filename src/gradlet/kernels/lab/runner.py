@@ -11,7 +11,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-import jinja2
 import numpy as np
 
 from gradlet.errors import GradletError
@@ -25,6 +24,7 @@ from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN, STATUS_LIMIT
 from gradlet.stack_use import reserved_for, stack_need
 from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import build_program
+from gradlet.support.templates import environment
 from gradlet.targets.target import Target
 
 TEMPLATES = FOLDER.parent / "codegen" / "templates"
@@ -99,11 +99,7 @@ def port_header(port: str) -> str:
 
 
 def _rendered(path: Path, **view: Any) -> str:
-    text = path.read_text()
-    template = jinja2.Template(
-        text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    return str(template.render(view))
+    return environment([path.parent]).get_template(path.name).render(view)
 
 
 def link_script(target: Target, shift: int) -> str:
