@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 
 from gradlet.ir.graph import Array, Site
+from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import Size, ints
 from gradlet.ops.learning.optimizer import update_op
@@ -20,10 +21,10 @@ from gradlet.oracle.tolerance import MARGIN
 from tests.cases import CASES, Case, random_cases
 from tests.helpers import op_training_graph, tile_operands
 
-HYPER = {
-    "sgd": np.array([0.5, 0.25], np.float32),
-    "momentum": np.array([0.5, 0.25, 0.75, 1.0], np.float32),
-}
+
+def settings_of(update: str) -> Array:
+    recipe = Recipe(lr=0.5, weight_decay=0.25, momentum=0.75, nesterov=True)
+    return np.array([getattr(recipe, name) for name in update_op(update).hyper], np.float32)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _is_vector(job: Job) -> bool:
 def _back(job: Job, *, relu: bool = False) -> Job:
     """A product of a vector and weights that are updated afterwards, with hyper-parameters. relu:
     one has made the input, and the gradient is that of its own."""
-    sizes, hyper = dict(job.sizes), HYPER["sgd"]
+    sizes, hyper = dict(job.sizes), settings_of("sgd")
     dy, w = job.inputs[0].reshape(-1), job.inputs[1]
     x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],)).astype(np.float32)
     x = np.maximum(x, 0) if relu else x

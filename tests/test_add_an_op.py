@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,50 +17,20 @@ from gradlet.api import training_graph
 from gradlet.frontends.onnx.model import capture_onnx
 from gradlet.ir.recipe import Recipe
 from gradlet.kernels import catalogue
-from gradlet.ops import ONNX, OPS, TORCH
+from gradlet.ops import OPS
 from gradlet.oracle.interpreter import run_reference
 from gradlet.planner.planner import plan
 from gradlet.targets.target import load as load_target
 from tests import test_ops, test_tiling
+from tests.doc_examples import added
 from tests.helpers import op_training_graph
-
-PAGE = Path(__file__).parent.parent / "docs" / "add-an-op.md"
-
-
-def blocks() -> dict[str, str]:
-    """The text of each file that the page shows."""
-    return dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```$", PAGE.read_text(), re.S | re.M))
 
 
 @pytest.fixture
-def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, ...]]:
-    """The op registered and its kernels in the catalogue, for one test; its rows of the table."""
-    files = blocks()
-    folder = tmp_path / "kernels"
-    shutil.copytree(catalogue.FAMILIES, folder)
-    for path, text in files.items():
-        if path.startswith("kernels/families/"):
-            place = folder / Path(path).relative_to("kernels/families")
-            place.parent.mkdir(exist_ok=True)
-            place.write_text(text)
-    tables: tuple[dict[str, Any], ...] = (OPS, TORCH, ONNX)
-    known = [set(table) for table in tables]
-    monkeypatch.setattr(catalogue, "FAMILIES", folder)
-    _forget()
-    exec(compile(files["ops/asinh.py"], "ops/asinh.py", "exec"), {"__name__": "asinh"})
-    space: dict[str, Any] = {}
-    exec(files["tests/cases/asinh.py"], space)
-    yield space["ROWS"]
-    for table, names in zip(tables, known, strict=True):
-        for name in set(table) - names:
-            del table[name]
-    monkeypatch.undo()
-    _forget()
-
-
-def _forget() -> None:
-    catalogue.families.cache_clear()
-    catalogue._environment.cache_clear()
+def rows(tmp_path: Path) -> Iterator[tuple[Any, ...]]:
+    """The op and its kernels, for one test; its rows of the table."""
+    with added("add-an-op.md", tmp_path / "kernels") as space:
+        yield space["ROWS"]
 
 
 def test_the_example_from_pytorch_to_c(rows: tuple[Any, ...], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from gradlet.ops import OPS
 from gradlet.ops.learning.optimizer import Update, update_op
 from gradlet.runtime import includes
 from gradlet.support import compiler
-from tests.kernel_jobs import HYPER, Job, jobs_by_mode
+from tests.kernel_jobs import Job, jobs_by_mode, settings_of
 
 TEAMS = (1, 2, 3, 8)
 ALL = list(catalogue.kernels())
@@ -89,7 +89,7 @@ def c_call(
             value = int(np.float32(value).view(np.int32))
         sizes.extend(value if isinstance(value, tuple) else [int(value)])
     _, formal = catalogue.operands(kernel)
-    settings = catalogue.EPILOGUES[kernel.epilogue].inputs if kernel.epilogue else ()
+    settings = catalogue.epilogues()[kernel.epilogue].inputs if kernel.epilogue else ()
     missing = len(formal) - len(settings) - len(job.inputs)
     inputs: list[Array | None] = [*job.inputs, *([None] * missing)]
     made, _ = catalogue.operands(kernel)
@@ -101,7 +101,7 @@ def c_call(
     outputs += [None] * (len(made) - len(outputs))
     if catalogue.updated(kernel):
         w, *states = weights(kernel, job)
-        inputs += [HYPER[kernel.epilogue] for _ in settings]
+        inputs += [settings_of(kernel.epilogue) for _ in settings]
         outputs = [w, *states]
     return {
         "label": f"{job.label} by {kernel.name} on {len(order)} cores",
@@ -123,14 +123,10 @@ def _unwritten(value: Array) -> Array:
     return np.full(value.shape, -7777777, np.int32)
 
 
-UPDATE_ROUNDINGS = {"sgd": 2, "momentum": 4}
-"""One for each multiply-add: decay and step; with momentum the mean and what Nesterov sees."""
-
-
 def weights(kernel: Kernel, job: Job) -> list[Array]:
     """The weight that a fused update finds, and what it remembers of it."""
     generator = np.random.default_rng(7)
-    count = 1 + len(catalogue.EPILOGUES[kernel.epilogue].outputs)
+    count = 1 + len(catalogue.epilogues()[kernel.epilogue].outputs)
     shape = job.expected[0].shape
     return [generator.standard_normal(shape).astype(np.float32) for _ in range(count)]
 
@@ -146,11 +142,10 @@ def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
         total = w + job.expected[0]
         return [(total, job.tolerance[0] + 2.0**-23 * (np.abs(w) + np.abs(job.expected[0])))]
     update = update_op(kernel.epilogue)
-    hyper = HYPER[kernel.epilogue].astype(np.float64)
-    operands = [w, job.expected[0], hyper, *states]
+    operands = [w, job.expected[0], settings_of(kernel.epilogue).astype(np.float64), *states]
     results = update.reference({}, *operands)
     # so many more roundings of such terms; none of these settings makes an error larger
-    more = UPDATE_ROUNDINGS[kernel.epilogue] * 2.0**-24
+    more = update.additions * 2.0**-24
     rounding = [more * size for size in update.magnitude({}, operands, results)]
     return [(value, job.tolerance[0] + own) for value, own in zip(results, rounding, strict=True)]
 
@@ -174,9 +169,7 @@ def outcomes(
             family = [k for k in asked if k.family == kernel.family]
             try:
                 made(family)
-            except (
-                AssertionError
-            ):  # one of them has ended the process; which one, its own test says
+            except AssertionError:  # one of them has ended the process; its own test says which
                 made([kernel])
         return known[kernel]
 
@@ -195,12 +188,14 @@ def calls_of(kernel: Kernel) -> list[tuple[Job, dict[str, Any]]]:
 
 
 def jobs_of(kernel: Kernel) -> list[Job]:
-    isa, far = (catalogue.variant_of(kernel).isa,), catalogue.variant_of(kernel).far
+    variant = catalogue.variant_of(kernel)
+    isa, streamed = (variant.isa,), variant.streamed()
     how = (kernel.family, kernel.mode, kernel.epilogue)
     return [
         job
         for job in jobs_by_mode()[kernel.family, kernel.mode]
-        if kernel in catalogue.candidates(*how, dict(job.sizes), isa, kernel.dtype, far=far)
+        if kernel
+        in catalogue.candidates(*how, dict(job.sizes), isa, kernel.dtype, streamed=streamed)
     ]
 
 
@@ -249,8 +244,8 @@ def test_names_are_derived_and_unique() -> None:
 def test_only_updates_are_taken_for_updates() -> None:
     """`sum` is the name of an op as well."""
     assert "sum" in OPS
-    assert set(catalogue.UPDATES) == {"sgd", "momentum"}
-    assert all(isinstance(OPS[name], Update) for name in catalogue.UPDATES)
+    assert set(catalogue.updates()) == {"sgd", "momentum"}
+    assert all(isinstance(OPS[name], Update) for name in catalogue.updates())
 
 
 def test_a_portable_reference_exists_for_every_mode() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from gradlet.ir.graph import Array, Attrs
 from gradlet.kernels import catalogue
-from gradlet.kernels.catalogue import Kernel, Variant
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.family import Variant
 from gradlet.kernels.lab.runner import Trial
 from gradlet.ops import OPS
 from gradlet.ops.conv import MAP, conv_sizes
@@ -102,9 +103,9 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             if variant.name == "rolling_s2":
                 step = (2, 2)
             sides = tuple(pick(1, 1, 2 if mode.startswith("input_grad") else 0) for _ in range(4))
-        elif variant.generator == "pointwise":
+        elif variant.generator == "conv.pointwise":
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
-        elif variant.generator == "strided":
+        elif variant.generator == "conv.strided":
             groups, of_group, made = 1, pick(*range(1, 10)), pick(*range(1, 10))
             window, step = (1, 1), (pick(1, 2, 3), 2 if "_" not in mode[-4:] else pick(1, 2, 3))
             size, spread, sides = (size[0], pick(*range(1, 22))), (1, 1), (0, 0, 0, 0)
@@ -121,7 +122,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         if kernel == 1 and mode == "weight_grad":
             of_group = pick(4, 8, 24)
         layer = drawn(pick, (groups, of_group, made), size, window, step, spread, sides)
-        if layer and catalogue.evaluate(variant.needs, layer.sizes):
+        if layer and catalogue.fits(variant, layer.sizes):
             yield layer
 
 
@@ -159,7 +160,7 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
     if kernel.epilogue == "relu":
         value = np.maximum(value, 0.0)
     elif kernel.epilogue:
-        states = len(catalogue.EPILOGUES[kernel.epilogue].outputs)
+        states = len(catalogue.epilogues()[kernel.epilogue].outputs)
         outputs = tuple(random(*value.shape) for _ in range(1 + states))
         inputs = (*inputs, *([HYPER[kernel.epilogue]] if kernel.epilogue in HYPER else []))
         reach = reach + sum(np.abs(v) for v in outputs)

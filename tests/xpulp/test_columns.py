@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from gradlet.kernels import catalogue
-from gradlet.kernels.catalogue import Variant
+from gradlet.kernels.family import Variant
 from tests.xpulp.conv_jobs import Layer, drawn, run
 
 USED = [
     kernel
     for kernel in catalogue.kernels()
-    if kernel.family == "conv2d" and catalogue.variant_of(kernel).generator == "columns"
+    if kernel.family == "conv2d" and catalogue.variant_of(kernel).generator == "conv.im2col"
 ]
 SHAPES = 1008
 CORES, MOST_SCRATCH = 16, 40_000

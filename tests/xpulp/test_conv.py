@@ -19,7 +19,7 @@ USED = [
     for kernel in catalogue.kernels()
     if kernel.family == "conv2d"
     and catalogue.variant_of(kernel).isa == "xpulp"
-    and catalogue.variant_of(kernel).generator.startswith("direct")
+    and catalogue.variant_of(kernel).generator.startswith("conv.direct")
 ]
 SHAPES = 1008
 

@@ -9,7 +9,7 @@ import pytest
 from gradlet.kernels import catalogue
 from tests.xpulp.conv_jobs import layers, run
 
-OTHERS = ("direct", "columns", "sliding")
+OTHERS = ("conv.direct", "conv.im2col", "conv.sliding")
 USED = [
     kernel
     for kernel in catalogue.kernels()

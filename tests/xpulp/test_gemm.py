@@ -64,14 +64,14 @@ def jobs(used: list[Kernel], count: int, seed: int) -> Iterator[Job]:
 
 def _fitting(kernel: Kernel, sizes: dict[str, int]) -> dict[str, int]:
     """The shape, or one that the variant takes: some sizes are small there."""
-    needs = catalogue.variant_of(kernel).needs
+    variant = catalogue.variant_of(kernel)
     small = sizes["k"] % 7 + 1
     changes: list[dict[str, int]] = [{}, {"m": small}, {"m": 1}, {"m": 1, "k": 2}, {"k": 1}]
     changes += [{"batch": 1, **change} for change in changes]
     for change in changes:
-        if not needs or catalogue.evaluate(needs, {**sizes, **change}):
+        if catalogue.fits(variant, {**sizes, **change}):
             return {**sizes, **change}
-    raise AssertionError(needs)
+    raise AssertionError(variant.needs)
 
 
 def _job(kernel: Kernel, sizes: dict[str, int], generator: np.random.Generator) -> Job:

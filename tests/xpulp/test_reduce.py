@@ -42,7 +42,7 @@ def jobs(
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
 def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path) -> None:
-    states = 1 + len(catalogue.EPILOGUES[kernel.epilogue].outputs if kernel.epilogue else ())
+    states = 1 + len(catalogue.epilogues()[kernel.epilogue].outputs if kernel.epilogue else ())
     generator = np.random.default_rng(2)
     twins = Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:

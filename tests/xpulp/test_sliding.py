@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from gradlet.kernels import catalogue
-from gradlet.kernels.catalogue import Variant
+from gradlet.kernels.family import Variant
 from tests.xpulp.conv_jobs import Layer, drawn, run
 
 USED = [
     kernel
     for kernel in catalogue.kernels()
-    if kernel.family == "conv2d" and catalogue.variant_of(kernel).generator == "sliding"
+    if kernel.family == "conv2d" and catalogue.variant_of(kernel).generator == "conv.sliding"
 ]
 SHAPES = 360
 
@@ -39,7 +39,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
         step, spread = pair(1, 1, 1, 2, 3), pair(1, 1, 1, 2, 3)
         sides = pair(0, 1, 2, 4) + pair(0, 1, 2, 4)
         layer = drawn(pick, channels, size, window, step, spread, sides)
-        if layer and catalogue.evaluate(variant.needs, layer.sizes):
+        if layer and catalogue.fits(variant, layer.sizes):
             yield layer
 
 

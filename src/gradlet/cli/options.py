@@ -53,7 +53,7 @@ class ModelOptions:
             "mse:output=NAME,weight=0.1,target=NAME."
         ),
     ] = None
-    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None
+    optimizer: Annotated[str | None, typer.Option(help="Such as sgd, adam or adamw.")] = None
     lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None
     weight_decay: Annotated[float | None, typer.Option(help="L2 penalty.")] = None
     momentum: Annotated[float | None, typer.Option(help="Of sgd.")] = None

@@ -97,7 +97,8 @@ def oracle_source(graph: Graph) -> str:
 
 
 def _helpers(graph: Graph) -> str:
-    ops = (OPS[node.op] for node in graph.nodes if node.phase == "forward")
+    ops = [OPS[node.op] for node in graph.nodes if node.phase == "forward"]
+    ops.append(optimizer_of(graph))
     sources = dict.fromkeys(op.torch_source for op in ops if op.torch_source)
     return "".join(f"{source.strip()}\n\n\n" for source in sources)
 

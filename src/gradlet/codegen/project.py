@@ -27,6 +27,7 @@ from gradlet.oracle.recording import Recording
 from gradlet.planner.model import Call, Plan
 from gradlet.runtime import FOLDER, HOST, PORTS, headers, port_file, startup
 from gradlet.support.files import locked
+from gradlet.support.templates import environment
 
 NOT_RECORDED = "the project was made from a plan, without its module"
 JUDGED_BY = (PLAN, recorded.FILE, ".bin")
@@ -214,15 +215,9 @@ def _tile(call: Call) -> dict[str, Any] | None:
 @cache
 def _environment(port: str) -> jinja2.Environment:
     """Templates of every project, and those of a port."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", PORTS / port]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["literal"] = literal
-    return environment
+    made = environment([Path(__file__).parent / "templates", PORTS / port])
+    made.filters["literal"] = literal
+    return made
 
 
 def _render(name: str, view: Mapping[str, Any], port: str = HOST) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from gradlet.kernels.catalogue import variant_of
+from gradlet.kernels.catalogue import MAY, fetched
 from gradlet.planner.model import REGIONS, Call, Plan
 from gradlet.planner.parts import followers
 from gradlet.planner.tiling import Tiling
@@ -128,8 +128,7 @@ class Sanitizer:
         self.new_phase(least)  # before the last boxes go out, and behind that
         self.begun = False
         self.loss = [self.span(self.plan.graph.loss)] if answers else []
-        if variant_of(call.kernel).fetches:
-            self._open_fetches(call)
+        self._open_fetches(call)
         if call.tiling:
             self._open_copies(call.tiling)
             following = self.followers.get(index)
@@ -151,10 +150,10 @@ class Sanitizer:
             self._grant(span, write=True, initialised=False)
 
     def _open_fetches(self, call: Call) -> None:
-        """The kernel itself may copy what it reads into its scratch."""
-        for name in filter(None, call.inputs):
-            self._grant_copy(self.span(name), read=True, write=False)
-        self._grant_copy(self.span(call.scratch), read=False, write=True)
+        """The kernel itself may copy some of what it reads into its scratch."""
+        for number in fetched(call.kernel, MAY):
+            self._grant_copy(self.span(call.inputs[number]), read=True, write=False)
+            self._grant_copy(self.span(call.scratch), read=False, write=True)
 
     def _open_copies(self, tiling: Tiling, *, early: bool = False) -> None:
         """Transfers may fill and empty the slots of this call's windows, those of the next one that

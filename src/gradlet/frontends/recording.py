@@ -30,6 +30,7 @@ from gradlet.frontends.torch.check import copied, plain_attention, same_epsilon
 from gradlet.frontends.user_code import noticed_exits
 from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Loss, Recipe
+from gradlet.ops.learning.optimizer import wanted_update
 from gradlet.oracle.interpreter import run_reference
 from gradlet.oracle.recording import Recording, digest
 from gradlet.support.extras import require_torch
@@ -370,17 +371,11 @@ class _Recorder:
 
     def _optimizer(self) -> Any:
         """With the settings as the program has them: in single precision."""
-        optim, recipe = require_torch().optim, self.recipe
-        leaves = [trained.leaf for trained in self.trained]
-        names = ("lr", "weight_decay", "momentum", "beta1", "beta2", "eps")
-        value = {name: float(np.float32(getattr(recipe, name))) for name in names}
-        common = {"lr": value["lr"], "weight_decay": value["weight_decay"]}
-        if recipe.optimizer == "sgd":
-            momentum = value["momentum"]
-            return optim.SGD(leaves, momentum=momentum, nesterov=recipe.nesterov, **common)
-        betas = (value["beta1"], value["beta2"])
-        kind = {"adam": optim.Adam, "adamw": optim.AdamW}[recipe.optimizer]
-        return kind(leaves, betas=betas, eps=value["eps"], **common)
+        op, torch = wanted_update(self.recipe), require_torch()
+        space = {"torch": torch, "parameters": [trained.leaf for trained in self.trained]}
+        space |= {name: float(np.float32(getattr(self.recipe, name))) for name in op.hyper}
+        exec(op.torch_source, space)
+        return eval(op.torch_optimizer, space)
 
     def _clip(self) -> None:
         utils, recipe = require_torch().nn.utils, self.recipe

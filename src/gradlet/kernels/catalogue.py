@@ -6,117 +6,24 @@ a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
 
 from __future__ import annotations
 
-import ast
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import jinja2
 
 from gradlet.ir.dtypes import DTYPES
+from gradlet.kernels.arithmetic import evaluate as evaluate
+from gradlet.kernels.family import MAY as MAY
+from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, family
 from gradlet.ops.base import Size
+from gradlet.support.templates import environment
 
 FAMILIES = Path(__file__).parent / "families"
-
-
-@dataclass(frozen=True)
-class Operand:
-    """One pointer argument. dtype '' is the kernel's own."""
-
-    name: str
-    dtype: str = ""
-    optional: bool = False
-
-    @staticmethod
-    def parse(text: str) -> Operand:
-        name, _, dtype = text.rstrip("?").partition(":")
-        return Operand(name, dtype, text.endswith("?"))
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What a fused store does, and touches besides the value and the result: states, then
-    settings."""
-
-    outputs: tuple[Operand, ...]
-    inputs: tuple[Operand, ...]
-    store: str
-    doc: str
-    fresh: bool = False  # what was there before does not matter
-
-
-_HYPER = Operand("hyper", "f32")
-EPILOGUES = {
-    "sgd": Epilogue(
-        (),
-        (_HYPER,),
-        "{w} = gl_sgd_step({w}, {value}, hyper);",
-        "applies one sgd step to the weights",
-    ),
-    "momentum": Epilogue(
-        (Operand("moment"),),
-        (_HYPER,),
-        "{w} = gl_momentum_step({w}, {value}, &moment[{index}], hyper);",
-        "applies one momentum step to the weights",
-    ),
-    "sum": Epilogue((), (), "{w} += {value};", "adds to what is there"),
-    "relu": Epilogue((), (), "{w} = gl_relu({value});", "takes 0 for what is negative", fresh=True),
-}
-"""Updates and maps are named by the op that the store swallows; `sum` is for all tiles of a
-reduction but the first."""
-MAPS = ("relu",)
-"""Elementwise ops of the result alone."""
-UPDATES = tuple(name for name in EPILOGUES if name not in ("sum", *MAPS))
-
-
-@dataclass(frozen=True)
-class Mode:
-    """grain: by the name of an axis of the op, arithmetic over the sizes: so many steps along it do
-    fast kernels take at a time, the last ones at the price of all."""
-
-    name: str
-    doc: str
-    outputs: tuple[Operand, ...]
-    inputs: tuple[Operand, ...]
-    epilogues: tuple[str, ...]
-    grain: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One implementation. `needs`, `scratch` (elements) and `effort` are arithmetic over the sizes;
-    effort is the work of the whole team in multiply-adds of a kernel that does nothing else, for
-    those that are far from it at some sizes; a generator may have a function for it instead. far:
-    operands that must not lie in the nearest memory; the kernel itself fetches what it needs. Where
-    it `fetches`, inputs may lie anywhere, and it copies parts of those that are far."""
-
-    name: str
-    template: str
-    isa: str
-    modes: tuple[str, ...]
-    needs: str
-    scratch: str
-    params: tuple[tuple[str, Any], ...]
-    generator: str = ""  # a module of gradlet.xpulp that makes more values for the template
-    effort: str = ""
-    fetches: bool = False
-    far: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Family:
-    name: str
-    doc: str
-    sizes: tuple[tuple[str, int], ...]  # (field, elements; 0 for a plain number)
-    modes: Mapping[str, Mode]
-    variants: tuple[Variant, ...]
-    fractions: frozenset[str] = frozenset()  # sizes that are floats, written "name:f32"
-    stepped: bool = False  # called once per step, with its number
 
 
 @dataclass(frozen=True)
@@ -137,20 +44,53 @@ class Kernel:
 
 
 @cache
+def _tables() -> dict[str, dict[str, Any]]:
+    return {
+        path.stem: tomllib.loads(path.read_text()) for path in sorted(FAMILIES.glob("*/*.toml"))
+    }
+
+
+@cache
 def families() -> dict[str, Family]:
-    loaded = [_load(path) for path in sorted(FAMILIES.glob("*/*.toml"))]
-    return {family.name: family for family in loaded}
+    return {label: family(label, value, updates()) for label, value in _tables().items()}
+
+
+@cache
+def epilogues() -> dict[str, Epilogue]:
+    """Those of all families, and the sum: it is for all tiles of a reduction but the first."""
+    found = {"sum": Epilogue("adds to what is there", "{w} += {value};")}
+    for value in _tables().values():
+        found |= {k: Epilogue.parse(item) for k, item in value.get("epilogues", {}).items()}
+    return found
+
+
+@cache
+def updates() -> tuple[str, ...]:
+    """Ops that replace a weight, and that a store can do."""
+    return tuple(name for name, item in epilogues().items() if name != "sum" and not item.fresh)
+
+
+@cache
+def maps() -> tuple[str, ...]:
+    """Elementwise ops of the result alone that a store can do."""
+    return tuple(name for name, item in epilogues().items() if item.fresh)
+
+
+def forget() -> None:
+    """Read all families anew: for tests that add to them."""
+    for known in (_tables, families, epilogues, updates, maps, render, _environment):
+        known.cache_clear()
 
 
 def kernels(dtype: str = "f32") -> Iterator[Kernel]:
     """Every kernel that can be rendered."""
-    for family in families().values():
-        for mode in family.modes.values():
-            for variant in family.variants:
+    for entry in families().values():
+        for mode in entry.modes.values():
+            for variant in entry.variants:
                 if variant.modes and mode.name not in variant.modes:
                     continue
-                for epilogue in ("", *mode.epilogues):
-                    yield Kernel(family.name, mode.name, epilogue, variant.name, dtype)
+                for epilogue in filter(variant.stores, ("", *mode.epilogues)):
+                    yield Kernel(entry.name, mode.name, epilogue, variant.name, dtype)
 
 
 def candidates(
@@ -161,10 +101,10 @@ def candidates(
     isa: tuple[str, ...],
     dtype: str,
     *,
-    far: Collection[str] = (),
+    streamed: Collection[str] = (),
 ) -> list[Kernel]:
-    """Kernels that compute this on a machine with these instruction sets, plainest first. far:
-    the operands that may be left to a kernel that fetches them itself."""
+    """Kernels that compute this on a machine with these instruction sets, by rank, the lowest
+    first. streamed: the operands that may be left to a kernel that fetches them itself."""
     entry = families()[family]
     if epilogue and epilogue not in entry.modes[mode].epilogues:
         return []
@@ -173,9 +113,24 @@ def candidates(
         for variant in entry.variants
         if variant.isa in isa
         and (not variant.modes or mode in variant.modes)
-        and set(variant.far) <= set(far)
-        and (not variant.needs or evaluate(variant.needs, sizes))
+        and variant.stores(epilogue)
+        and set(variant.streamed()) <= set(streamed)
+        and fits(variant, sizes)
     ]
+
+
+def fuses(
+    family: str, mode: str, epilogue: str, sizes: Mapping[str, Size], isa: tuple[str, ...]
+) -> bool:
+    """Whether the best kernel can do this in its store; to take another one is not worth it."""
+    found = candidates(family, mode, "", sizes, isa, "f32")
+    able = epilogue in families()[family].modes[mode].epilogues
+    return able and bool(found) and variant_of(found[-1]).stores(epilogue)
+
+
+def fits(variant: Variant, sizes: Mapping[str, Size]) -> bool:
+    """Whether a variant takes these sizes."""
+    return not variant.needs or bool(evaluate(variant.needs, {**sizes, **dict(variant.params)}))
 
 
 def variant_of(kernel: Kernel) -> Variant:
@@ -195,19 +150,19 @@ def grain(kernel: Kernel, axis: str, sizes: Mapping[str, Size]) -> int:
     return int(evaluate(expression, sizes)) if expression else 1
 
 
-def effort(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
     """0 where nothing is known but the number of multiply-adds."""
     variant = variant_of(kernel)
-    if not variant.effort and variant.generator:
-        known = getattr(_generator(variant), "effort", None)
+    if not variant.cost and variant.generator:
+        known = getattr(_generator(variant), "cost", None)
         return known(kernel.mode, sizes, cores, dict(variant.params)) if known else 0
-    return _amount(variant, "effort", sizes, cores)
+    return _amount(variant, "cost", sizes, cores)
 
 
-def effort_matters(kernel: Kernel) -> bool:
+def cost_matters(kernel: Kernel) -> bool:
     """Whether it depends on the sizes of a tile how good a kernel is."""
     variant = variant_of(kernel)
-    return bool(variant.effort) or hasattr(_generator(variant), "effort")
+    return bool(variant.cost) or hasattr(_generator(variant), "cost")
 
 
 def _generator(variant: Variant) -> Any:
@@ -228,19 +183,19 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     mode = families()[kernel.family].modes[kernel.mode]
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
-    extra = EPILOGUES[kernel.epilogue]
+    extra = epilogues()[kernel.epilogue]
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
 
 
-def fetched(kernel: Kernel) -> tuple[int, ...]:
-    """Which of its inputs a kernel fetches itself, by number."""
-    far = variant_of(kernel).far
-    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in far)
+def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
+    """Which of its inputs a kernel fetches itself, by number: those that it must or may."""
+    own = variant_of(kernel).streamed(how)
+    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
 
 
 def updated(kernel: Kernel) -> bool:
     """Whether the result depends on what its memory held before."""
-    return bool(kernel.epilogue) and not EPILOGUES[kernel.epilogue].fresh
+    return bool(kernel.epilogue) and not epilogues()[kernel.epilogue].fresh
 
 
 def sizes_type(family: str, prefix: str = "gl") -> str:
@@ -264,8 +219,8 @@ def sizes_struct(family: str, prefix: str = "gl") -> str:
 @cache
 def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
-    family, variant = families()[kernel.family], variant_of(kernel)
-    mode = family.modes[kernel.mode]
+    entry, variant = families()[kernel.family], variant_of(kernel)
+    mode = entry.modes[kernel.mode]
     text = (
         _environment()
         .get_template(variant.template.format(mode=kernel.mode))
@@ -286,10 +241,12 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             **(_generated(kernel, prefix) if variant.generator else {}),
         )
     )
-    fused = f" The store {EPILOGUES[kernel.epilogue].doc}." if kernel.epilogue else ""
-    comment = f"/* {kernel.name}: {family.doc}.\n * {mode.doc}.{fused} */\n"
+    fused = f" The store {epilogues()[kernel.epilogue].doc}." if kernel.epilogue else ""
+    known = epilogues().get(kernel.epilogue or kernel.mode)
+    code = f"{known.code.strip()}\n\n" if known and known.code else ""
+    comment = f"/* {kernel.name}: {entry.doc}.\n * {mode.doc}.{fused} */\n"
     struct = sizes_struct(kernel.family, prefix)
-    return f'{comment}#include "gl.h"\n\n{struct}\n\n{text.strip()}\n'
+    return f'{comment}#include "gl.h"\n\n{struct}\n\n{code}{text.strip()}\n'
 
 
 def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
@@ -347,7 +304,7 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
 def _store(kernel: Kernel) -> Any:
     def store(array: str, index: str, value: str) -> str:
         if kernel.epilogue:
-            text = EPILOGUES[kernel.epilogue].store
+            text = epilogues()[kernel.epilogue].store
             return text.format(w=f"{array}[{index}]", index=index, value=value)
         return f"{array}[{index}] = {value};"
 
@@ -361,77 +318,4 @@ def _ladder(columns: int) -> list[int]:
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(sorted(FAMILIES.iterdir())),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def _load(path: Path) -> Family:
-    value = tomllib.loads(path.read_text())
-    modes = {
-        name: Mode(
-            name,
-            item["doc"],
-            tuple(map(Operand.parse, item["outputs"])),
-            tuple(map(Operand.parse, item["inputs"])),
-            tuple(item.get("epilogues", ())),
-            item.get("grain", {}),
-        )
-        for name, item in value["modes"].items()
-    }
-    variants = tuple(
-        Variant(
-            item["name"].format(**params),
-            item["template"],
-            item.get("isa", "c"),
-            tuple(item.get("modes", ())),
-            item.get("needs", ""),
-            item.get("scratch", ""),
-            tuple(params.items()),
-            item.get("generator", ""),
-            item.get("effort", ""),
-            item.get("fetches", False),
-            tuple(item.get("far", ())),
-        )
-        for item in value["variants"]
-        for params in item.get("space", [{}])
-    )
-    fractions = [text.removesuffix(":f32") for text in value["sizes"] if text.endswith(":f32")]
-    sizes = tuple(_field(text.removesuffix(":f32")) for text in value["sizes"])
-    stepped = bool(value.get("stepped", False))
-    return Family(path.stem, value["doc"], sizes, modes, variants, frozenset(fractions), stepped)
-
-
-def _field(text: str) -> tuple[str, int]:
-    name, _, count = text.rstrip("]").partition("[")
-    return name, int(count or 0)
-
-
-_ARITHMETIC = (
-    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Subscript),
-    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod),
-    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
-    *(ast.BoolOp, ast.And, ast.Or, ast.Call),
-)
-
-
-def evaluate(expression: str, sizes: Mapping[str, Any]) -> Any:
-    """Arithmetic, comparisons, `and`, `or`, min and max over the named sizes and their elements:
-    all that a TOML may compute."""
-    return eval(_compiled(expression), {"__builtins__": {}, "min": min, "max": max}, sizes)
-
-
-@cache
-def _compiled(expression: str) -> CodeType:
-    tree = ast.parse(expression, mode="eval")
-    nodes = list(ast.walk(tree))
-    chained = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in nodes)
-    called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
-    simple = not chained and called <= {"min", "max"}
-    if not simple or not all(isinstance(node, _ARITHMETIC) for node in nodes):
-        raise ValueError(f"'{expression}' is not simple arithmetic")
-    return compile(tree, "<toml>", "eval")
+    return environment(sorted(FAMILIES.iterdir()))

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
-from gradlet.kernels.catalogue import MAPS, Kernel
+from gradlet.kernels.catalogue import Kernel, maps
 from gradlet.ops.base import Size
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, windows_of
 from gradlet.planner.tiling import Tiling, tiling_from_json
@@ -128,7 +128,7 @@ class Call:
     @property
     def behind(self) -> Follow | None:
         """What runs behind the kernel, unless the kernel's own store does it."""
-        return None if self.kernel.epilogue in MAPS else self.follow
+        return None if self.kernel.epilogue in maps() else self.follow
 
     @property
     def updates(self) -> bool:

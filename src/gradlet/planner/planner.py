@@ -10,12 +10,13 @@ from gradlet.errors import DoesNotFit, GradletError
 from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import OWN_SPACE, Graph
 from gradlet.kernels.catalogue import (
-    MAPS,
+    MAY,
     Kernel,
     candidates,
     families,
+    fetched,
+    maps,
     scratch_elements,
-    variant_of,
 )
 from gradlet.ops import OPS
 from gradlet.ops.base import Lowering, Size
@@ -111,7 +112,9 @@ def plan(
 def _draft(
     graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
 ) -> _Draft:
-    units = ordered_units(graph, fuse=options.fuse, whole=() if tiles else target.isa)
+    units = ordered_units(
+        graph, fuse=options.fuse, whole=() if tiles else target.isa, isa=target.isa
+    )
     computing = [unit for unit in units if not OPS[unit.nodes[0].op].view]
     calls = [_call(graph, target, unit, options) for unit in computing]
     storages = share_storage(graph, units, computing)
@@ -306,7 +309,7 @@ def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
 
 def _has_room(kernel: Kernel, sizes: Mapping[str, Size], target: Target) -> bool:
     """A kernel that fetches its inputs needs the nearest memory for them."""
-    if not variant_of(kernel).fetches:
+    if not fetched(kernel, MAY):
         return True
     size = scratch_elements(kernel, sizes, target.cores) * DTYPES[kernel.dtype].bytes
     return size <= target.room(target.memories[0])
@@ -330,7 +333,7 @@ def _rider(graph: Graph, target: Target, unit: Unit, made: int, options: Options
 def _swallowed(unit: Unit, lowering: Lowering) -> bool:
     """Whether the store of the first node's kernel can do what follows."""
     epilogues = families()[lowering.family].modes[lowering.mode].epilogues
-    return len(unit.nodes) == 2 and unit.nodes[-1].op in MAPS and unit.nodes[-1].op in epilogues
+    return len(unit.nodes) == 2 and unit.nodes[-1].op in maps() and unit.nodes[-1].op in epilogues
 
 
 def _back_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:

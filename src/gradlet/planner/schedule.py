@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradlet.ir.graph import Graph, Node
-from gradlet.kernels.catalogue import UPDATES, families
+from gradlet.kernels.catalogue import fuses, updates
 from gradlet.ops import OPS
 from gradlet.ops.base import Lowering
 from gradlet.planner.fuse.bias_gradient import Pair, riders
@@ -60,7 +60,7 @@ class Unit:
     @property
     def updates(self) -> bool:
         """Whether it replaces a weight by its gradient's update."""
-        return len(self.nodes) > 1 and self.nodes[-1].op in UPDATES
+        return len(self.nodes) > 1 and self.nodes[-1].op in updates()
 
     @property
     def back(self) -> bool:
@@ -81,11 +81,13 @@ def following(graph: Graph, followers: Sequence[Node]) -> Lowering:
     return Lowering("unary", "_".join(node.op for node in followers), last.sizes)
 
 
-def ordered_units(graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = ()) -> list[Unit]:
+def ordered_units(
+    graph: Graph, *, isa: tuple[str, ...], fuse: bool = True, whole: tuple[str, ...] = ()
+) -> list[Unit]:
     """All units in an order that respects every dependence and keeps the peak low. whole: for cores
     with these instruction sets there are also calls that cannot be cut into tiles: layers that go
     back at once, losses with their gradients."""
-    fused = _fusable(graph) if fuse else {}
+    fused = _fusable(graph, isa) if fuse else {}
     groups = _groups(graph, fused, whole) if fuse else {}
     riding = {name: pair for name, pair in riders(graph, fused).items() if name in groups}
     while True:
@@ -117,7 +119,7 @@ def _groups(
     return groups
 
 
-def _fusable(graph: Graph) -> dict[str, Node]:
+def _fusable(graph: Graph, isa: tuple[str, ...]) -> dict[str, Node]:
     """Weight-gradient nodes whose only reader is an update that a kernel can swallow."""
     if graph.accumulate > 1:
         return {}
@@ -127,7 +129,7 @@ def _fusable(graph: Graph) -> dict[str, Node]:
         if node.phase != "backward" or len(node.outputs) != 1:
             continue
         readers = consumers[node.outputs[0]]
-        if len(readers) != 1 or readers[0].op not in UPDATES:
+        if len(readers) != 1 or readers[0].op not in updates():
             continue
         update = readers[0]
         if update.inputs[1] != node.outputs[0]:
@@ -136,9 +138,9 @@ def _fusable(graph: Graph) -> dict[str, Node]:
             continue  # it would read what it overwrites
         if OPS[node.op].view:
             continue
-        lowering = OPS[node.op].lower(graph.site(node))
-        mode = families()[lowering.family].modes[lowering.mode]
-        if update.op in mode.epilogues and node.outputs[0] not in graph.outputs:
+        made = OPS[node.op].lower(graph.site(node))
+        able = fuses(made.family, made.mode, update.op, made.sizes, isa)
+        if able and node.outputs[0] not in graph.outputs:
             found[node.name] = update
     return found
 

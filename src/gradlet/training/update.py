@@ -10,18 +10,16 @@ from gradlet.errors import GradletError
 from gradlet.ir.builder import GraphBuilder
 from gradlet.ir.graph import Array
 from gradlet.ir.recipe import Recipe
-from gradlet.ops.learning.optimizer import update_op
+from gradlet.ops.learning.optimizer import optimizers, update_op, wanted_update
 
 LARGEST = float(np.finfo(np.float32).max)
-OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
 def check_optimizer(recipe: Recipe) -> None:
     """Raise if the recipe asks for an update that does not exist or makes no sense."""
-    if recipe.optimizer not in OPTIMIZERS:
-        raise GradletError(
-            f"unknown optimizer '{recipe.optimizer}'; there are {', '.join(OPTIMIZERS)}"
-        )
+    if recipe.optimizer not in optimizers():
+        known = ", ".join(optimizers())
+        raise GradletError(f"unknown optimizer '{recipe.optimizer}'; there are {known}")
     for name in ("lr", "weight_decay", "momentum", "clip_norm", "clip_value"):
         value = getattr(recipe, name)
         if not (abs(value) <= LARGEST and value >= 0):
@@ -33,7 +31,10 @@ def check_optimizer(recipe: Recipe) -> None:
     if not (abs(recipe.eps) <= LARGEST and np.float32(recipe.eps) > 0):
         raise GradletError(f"eps keeps Adam from dividing by 0; it cannot be {recipe.eps}")
     if recipe.optimizer != "sgd" and (recipe.momentum or recipe.nesterov):
-        raise GradletError(f"momentum and nesterov are SGD's; {recipe.optimizer} has betas")
+        raise GradletError(
+            f"momentum and nesterov are SGD's; {recipe.optimizer} has "
+            + ("betas" if "beta1" in update_op(recipe.optimizer).hyper else "none")
+        )
     if recipe.nesterov and not recipe.momentum:
         raise GradletError("nesterov needs a momentum")
     if recipe.clip_norm and recipe.clip_value:
@@ -93,7 +94,7 @@ def _clipped(builder: GraphBuilder, grads: dict[str, str], recipe: Recipe) -> di
 def _optimized(
     builder: GraphBuilder, grads: dict[str, str], recipe: Recipe
 ) -> Iterator[tuple[str, str]]:
-    op = update_op("momentum" if recipe.momentum else recipe.optimizer)
+    op = wanted_update(recipe)
     hyper = _state(builder, "hyper", np.asarray([float(getattr(recipe, h)) for h in op.hyper]))
     shared = []
     if "c" in op.inputs and grads:

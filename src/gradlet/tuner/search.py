@@ -175,7 +175,7 @@ class Search:
     def _wishes(
         self, problem: Problem, candidates: Iterable[Candidate], fetcher: str
     ) -> list[tuple[float, Wish]]:
-        """With every kernel; those further down the catalogue are thought to be quicker, and those
+        """With every kernel; those of a higher rank are thought to be quicker, and those
         that fetch operands themselves slower."""
         variants = [fetcher] if fetcher else self.tiler.variants_of(self.call)
         if not self.settings.exhaustive:

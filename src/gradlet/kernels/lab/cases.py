@@ -11,7 +11,8 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs
-from gradlet.kernels.catalogue import EPILOGUES, families
+from gradlet.ir.recipe import Recipe
+from gradlet.kernels.catalogue import epilogues, families, updates
 from gradlet.ops import OPS
 from gradlet.ops.base import ShapeError
 from gradlet.ops.conv import conv_sizes
@@ -22,8 +23,8 @@ from gradlet.oracle.tolerance import MARGIN
 
 STEPS = ("forward", "weight_grad", "input_grad")
 LAYOUTS = ("nn", "nt", "tn")
-HYPER = {"sgd": (0.01, 0.0), "momentum": (0.01, 0.0, 0.9, 0.0)}
-"""Rate and decay, as a layer that is trained has them."""
+HYPER = Recipe(momentum=0.9)
+"""Rate, decay and the like, as a layer that is trained has them."""
 ROUNDOFF = 2.0**-24
 LARGEST = 2**18
 
@@ -173,12 +174,12 @@ def _case(
         raise GradletError(f"--update {update}: {label} cannot be fused with it{able}")
     outputs: tuple[Array, ...] = (np.full(value.shape, np.nan, np.float32),)
     if update:
-        states = 1 + len(EPILOGUES[update].outputs)
+        states = 1 + len(epilogues()[update].outputs)
         outputs = tuple(_random(7 + i)(*value.shape) for i in range(states))
         value, size = _updated(update, outputs, value, size)
         roundings += 4
-        if update in HYPER:
-            inputs = (*inputs, np.array(HYPER[update], np.float32))
+        if update in updates():
+            inputs = (*inputs, _hyper(update))
         label = f"{label}, {update}"
     bound = MARGIN * roundings * ROUNDOFF * size
     return Case(label, family, mode, update, sizes, outputs, inputs, macs, value, bound)
@@ -189,10 +190,14 @@ def _updated(
 ) -> tuple[Array, Array]:
     w, *states = (v.astype(np.float64) for v in outputs)
     reach = size + np.sum(np.abs(outputs), axis=0)
-    if update not in HYPER:
+    if update not in updates():
         return w + value, reach
-    hyper = np.array(HYPER[update], np.float32).astype(np.float64)
+    hyper = _hyper(update).astype(np.float64)
     return update_op(update).reference({}, w, value, hyper, *states)[0], reach
+
+
+def _hyper(update: str) -> Array:
+    return np.array([getattr(HYPER, name) for name in update_op(update).hyper], np.float32)
 
 
 def _renamed(case: Case, label: str) -> Case:

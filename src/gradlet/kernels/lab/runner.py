@@ -11,7 +11,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-import jinja2
 import numpy as np
 
 from gradlet.errors import GradletError
@@ -25,6 +24,7 @@ from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN, STATUS_LIMIT
 from gradlet.stack_use import reserved_for, stack_need
 from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import build_program
+from gradlet.support.templates import environment
 from gradlet.targets.target import DEFAULT, Target
 
 TEMPLATES = FOLDER.parent / "codegen" / "templates"
@@ -111,11 +111,7 @@ def port_header(port: str) -> str:
 
 
 def _rendered(path: Path, **view: Any) -> str:
-    text = path.read_text()
-    template = jinja2.Template(
-        text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    return str(template.render(view))
+    return environment([path.parent]).get_template(path.name).render(view)
 
 
 def link_script(target: Target, shift: int) -> str:
@@ -247,8 +243,8 @@ class Trial(Paused):
             spans = _spans(at_inputs, inputs)
             if fetched:
                 copied = self._grant_copies([spans.pop(n) for n in fetched], at_scratch[0], scratch)
-            elif catalogue.variant_of(kernel).fetches:  # from wherever they are
-                copied = self._grant_copies(list(spans.values()), at_scratch[0], scratch)
+            elif loose := catalogue.fetched(kernel, catalogue.MAY):  # from wherever they are
+                copied = self._grant_copies([spans[n] for n in loose], at_scratch[0], scratch)
             if catalogue.updated(kernel) or in_place:
                 known = range(len(outputs))
             granted = self._grant(

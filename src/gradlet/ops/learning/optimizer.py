@@ -13,12 +13,14 @@ from typing import ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Graph, Shape, Site
+from gradlet.ir.recipe import Recipe
 from gradlet.ops.base import OPS, Axis, Lowering, Op, ShapeError, Work, register
 from gradlet.ops.lib.pointwise import same_index_axes
 
 
 class Update(Op):
-    """One weight's step. Operands are w, g, hyper, what is remembered, then what is shared."""
+    """One weight's step. Operands are w, g, hyper, what is remembered, then what is shared. The
+    settings in `hyper` are fields of a recipe, whose `optimizer` is the name of the op."""
 
     hyper: ClassVar[tuple[str, ...]]
     remembers: ClassVar[Mapping[str, str]] = {}  # slot: its name in the state of torch.optim
@@ -206,6 +208,16 @@ class Reset(Op):
 
     def lower(self, site: Site) -> Lowering:
         return Lowering("unary", "reset", {"count": site.outs[0].elements})
+
+
+def optimizers() -> tuple[str, ...]:
+    """What a recipe may name; with a momentum, SGD is another op."""
+    names = (name for name, op in OPS.items() if isinstance(op, Update))
+    return tuple(name for name in names if name != Momentum.name)
+
+
+def wanted_update(recipe: Recipe) -> Update:
+    return update_op(Momentum.name if recipe.momentum else recipe.optimizer)
 
 
 def update_op(name: str) -> Update:

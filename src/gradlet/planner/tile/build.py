@@ -350,10 +350,10 @@ class Tiler:
         variant: str = "",
     ) -> Kernel | None:
         """The best kernel that takes all these sizes, or the one that is asked for."""
-        isa, far = self.target.isa, variant_of(like).far if like.variant else ()
+        isa, far = self.target.isa, variant_of(like).streamed() if like.variant else ()
         found: list[Kernel] | None = None
         for item in sizes:
-            able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype, far=far)
+            able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype, streamed=far)
             found = able if found is None else [kernel for kernel in found if kernel in able]
         wanted = variant or self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]

@@ -9,10 +9,10 @@ from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Graph, Shape, Site
 from gradlet.kernels.catalogue import (
     Kernel,
-    effort,
-    effort_matters,
+    cost_matters,
     families,
     grain,
+    modelled_cost,
     scratch_elements,
     variant_of,
 )
@@ -181,14 +181,14 @@ class Problems:
     def _tile_needs(
         self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
     ) -> tuple[int, int]:
-        """Scratch and effort of the first tile by the kernel of the whole node; the others are
+        """Scratch and cost of the first tile by the kernel of the whole node; the others are
         alike."""
-        if not variant_of(kernel).scratch and not effort_matters(kernel):
+        if not variant_of(kernel).scratch and not cost_matters(kernel):
             return 0, 0
         op = OPS[site.node.op]
         ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
         sizes = op.lower(op.tile(site, ranges) or site).sizes
-        return self.scratch(kernel, sizes), effort(kernel, sizes, self.target.cores)
+        return self.scratch(kernel, sizes), modelled_cost(kernel, sizes, self.target.cores)
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
         key = signature(site)

@@ -23,7 +23,7 @@ def fetching(
     far = [i.name for i, operand in pairs if operand and operand.windowed]
     same = (kernel.family, kernel.mode, kernel.epilogue, call.sizes, isa, kernel.dtype)
     found = []
-    for other in candidates(*same, far=far):
+    for other in candidates(*same, streamed=far):
         own = {first + number for number in fetched(other)}
         seen = [
             replace(operand, windowed=False, fetched=True) if operand and n in own else operand

@@ -195,7 +195,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
     """Multiply-adds that the time of the team is worth. One is six instructions of a quad: those of
     a line for each k. Laying out takes eight, a call that lays out some hundred."""
     groups, taps = sizes["groups"], sizes["kernel_h"] * sizes["kernel_w"]

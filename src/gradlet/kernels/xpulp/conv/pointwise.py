@@ -23,7 +23,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     return {**made, **bias, "product": MODES[mode]}
 
 
-def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
     pixels, made, given = sizes["in_h"] * sizes["in_w"], sizes["out_channels"], sizes["in_channels"]
     m, n, k = {
         "forward": (made, pixels, given),
@@ -34,4 +34,4 @@ def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str,
         "weight_grad_hwc": (made, given, pixels),
     }[mode]
     product = {"batch": sizes["batch"], "m": m, "n": n, "k": k}
-    return gemm.effort(MODES[mode], product, cores, params)
+    return gemm.cost(MODES[mode], product, cores, params)

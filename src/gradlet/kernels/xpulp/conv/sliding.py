@@ -130,7 +130,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
     """Multiply-adds that the time of the team is worth, four in six instructions. For each k a
     block takes 4 and 5 more per line; besides some 60, a unit some 400."""
     groups, taps = sizes["groups"], sizes["kernel_h"] * sizes["kernel_w"]

@@ -81,7 +81,7 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
     """Multiply-adds that the instructions of the busiest core are worth, times the cores."""
     pixels, made, given = (sizes[name] for name in ("out_w", "out_channels", "in_channels"))
     rows, k = sizes["batch"] * sizes["out_h"], made if mode.startswith("input_grad") else given

@@ -18,7 +18,7 @@ WORTH = 0.55
 """Multiply-adds of a core in a cycle, as the planner counts."""
 
 
-def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
     """Multiply-adds that the time of the busiest core is worth, times the cores."""
     back = mode.startswith("input_grad")
     height, width = (sizes[name] for name in (("in_h", "in_w") if back else ("out_h", "out_w")))

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from gradlet.kernels.xpulp.depthwise.cost import effort as effort
+from gradlet.kernels.xpulp.depthwise.cost import cost as cost
 from gradlet.kernels.xpulp.isa.asm import Asm
 
 WIDTHS = range(3, 6)

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from gradlet.kernels.xpulp.depthwise.cost import effort as effort
+from gradlet.kernels.xpulp.depthwise.cost import cost as cost
 from gradlet.kernels.xpulp.depthwise.depthwise import (
     FIRST,
     KINDS,

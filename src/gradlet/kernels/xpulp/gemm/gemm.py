@@ -44,7 +44,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
     return {"body": kernel.text()}
 
 
-def effort(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
     """Multiply-adds that the instructions of the busiest core are worth, times the cores."""
     lines, held = (sizes["m"], sizes["n"]) if params["hold"] == "b" else (sizes["n"], sizes["m"])
     width, full = params["width"], params["full"]

@@ -10,13 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-ABI = (
-    *("zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1"),
-    *(f"a{i}" for i in range(8)),
-    *(f"s{i}" for i in range(2, 12)),
-    *(f"t{i}" for i in range(3, 7)),
-)
-"""The registers by number."""
 ARGUMENTS = tuple(f"a{i}" for i in range(8))
 SAVED = tuple(f"s{i}" for i in range(12))
 """What a function gives back as it found it, besides sp."""

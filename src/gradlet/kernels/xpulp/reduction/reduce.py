@@ -29,7 +29,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
     regs.take("left", "cores", "y", *(["moment"] if epilogue == "momentum" else []), "x")
     regs.take(*(["hyper"] if epilogue in ("sgd", "momentum") else []), "sizes")
     asm.compressed(True)
-    (_begin_channels if params["channels"] else _begin)(asm, regs, out)
+    (_begin_channels if params["by_channel"] else _begin)(asm, regs, out)
     again = asm.label()
     _result(asm, regs)
     asm.compressed(True)
