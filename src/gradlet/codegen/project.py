@@ -173,7 +173,7 @@ def _manifest(plan: Plan, files: Mapping[str, bytes]) -> bytes:
     nodes = [
         {
             "name": call.name,
-            "nodes": list(call.all_nodes),
+            "nodes": list(call.nodes),
             "op": node_op(known, call),
             "phase": call.phase,
             "kernel": call.kernel.name,

@@ -8,29 +8,18 @@ from typing import TypeVar
 
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.ir.dtypes import DTYPES
-from gradlet.ir.graph import OWN_SPACE, Graph
-from gradlet.kernels.catalogue import (
-    MAPS,
-    Kernel,
-    candidates,
-    families,
-    scratch_elements,
-    variant_of,
-)
+from gradlet.ir.graph import Graph
+from gradlet.kernels.catalogue import Kernel, scratch_elements
 from gradlet.ops import OPS
-from gradlet.ops.base import Lowering, Size
 from gradlet.planner.check.replay import check_plan
-from gradlet.planner.fuse.bias_gradient import FAMILY as CHANNEL_SUM
-from gradlet.planner.fuse.bias_gradient import SUM, ride_of
-from gradlet.planner.fuse.linear_backward import FAMILY, back_kernels, back_sizes
-from gradlet.planner.fuse.loss_gradient import FAMILY as LOSS
-from gradlet.planner.fuse.loss_gradient import STEPS, loss_kernels
+from gradlet.planner.fuse.rule import FusionGroup, Lowerer
+from gradlet.planner.fuse.rules import RULES, call_of
 from gradlet.planner.memory.alias import Storage, share_storage
 from gradlet.planner.memory.place import Request, lower_bound, place
 from gradlet.planner.memory.residency import FILLS, assign_levels, far_storages, near_forever
-from gradlet.planner.model import FAR, NEAR, Buffer, Call, Follow, Plan, Rider
+from gradlet.planner.model import FAR, NEAR, Buffer, Call, Plan
 from gradlet.planner.prefix import check_prefix
-from gradlet.planner.schedule import Unit, following, ordered_units
+from gradlet.planner.schedule import ordered_groups
 from gradlet.planner.tile.build import Tiler
 from gradlet.planner.tile.choice import Choice, Context, Wish
 from gradlet.targets.target import Memory, Target
@@ -71,7 +60,7 @@ class _Draft:
     prefix: str
     target: Target
     graph: Graph
-    units: list[Unit]
+    groups: list[FusionGroup]
     calls: list[Call]
     storages: dict[str, Storage]
     requests: list[Request]
@@ -111,10 +100,12 @@ def plan(
 def _draft(
     graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
 ) -> _Draft:
-    units = ordered_units(graph, fuse=options.fuse, whole=() if tiles else target.isa)
-    computing = [unit for unit in units if not OPS[unit.nodes[0].op].view]
-    calls = [_call(graph, target, unit, options) for unit in computing]
-    storages = share_storage(graph, units, computing)
+    groups = ordered_groups(graph, fuse=options.fuse, whole=() if tiles else target.isa)
+    computing = [group for group in groups if not OPS[group.nodes[0].op].view]
+    asked = {name: wish.variant for name, wish in options.wishes.items()}
+    lower = Lowerer(graph, target, options.variants or {}, asked)
+    calls = [call_of(lower, group) for group in computing]
+    storages = share_storage(graph, groups, computing)
     requests, persistent = _requests(graph, target, calls, storages)
     return _Draft(prefix, target, graph, computing, calls, storages, requests, persistent)
 
@@ -147,7 +138,7 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
 
 def _for_tiles(draft: _Draft, options: Options) -> _Draft:
     """Without the calls that cannot be cut into tiles."""
-    if not any(call.back or call.loss for call in draft.calls):
+    if all(RULES[call.fusion].tiles for call in draft.calls if call.fusion):
         return draft
     return _draft(draft.graph, draft.target, draft.prefix, options, tiles=True)
 
@@ -177,7 +168,7 @@ def contexts(
             recorder = _tiler(draft, far, options, _Recorder)
             recorder.contexts = {}
             whole = draft.placed(target.home)
-            assign_levels(whole, draft.units, draft.requests, draft.persistent, recorder)
+            assign_levels(whole, draft.groups, draft.requests, draft.persistent, recorder)
             return recorder, recorder.contexts
     return None
 
@@ -203,7 +194,7 @@ def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Itera
     farthest."""
     near, last = draft.target.memories[0], draft.target.memories[-1]
     tiler = _tiler(draft, far, options, Tiler)
-    levels = assign_levels(whole, draft.units, draft.requests, draft.persistent, tiler)
+    levels = assign_levels(whole, draft.groups, draft.requests, draft.persistent, tiler)
     if levels is None:
         return
     untiled = {call.scratch for call in levels.calls if not call.tiling}
@@ -257,132 +248,6 @@ def _in_calls(buffer: Buffer) -> Buffer:
     """Of a buffer whose life was counted in halves of calls."""
     (first, late), (last, second) = divmod(buffer.first, 2), divmod(buffer.last, 2)
     return replace(buffer, first=first, last=last, late=late == 1, gone=second == 0)
-
-
-def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
-    if unit.back:
-        return _back_call(graph, target, unit, options)
-    if unit.loss:
-        return _loss_call(graph, target, unit, options)
-    first, last = unit.nodes[0], unit.nodes[-1]
-    op = OPS[first.op]
-    site = graph.site(first)
-    lowering = op.lower(site)
-    epilogue = last.op if unit.updates or _swallowed(unit, lowering) else ""
-    dtype = "f32"
-    found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
-    found = [kernel for kernel in found if _has_room(kernel, lowering.sizes, target)]
-    wish = options.wishes.get(last.name)
-    wanted = wish.variant if wish else (options.variants or {}).get(lowering.family)
-    kernel = next((k for k in found if k.variant == wanted), found[-1])
-    slots = len(op.inputs)
-    inputs = first.inputs + ("",) * (slots - len(first.inputs))
-    if unit.updates:
-        inputs += last.inputs[2:3]  # hyper; the states are among the outputs, in place
-    follow = None
-    if len(unit.nodes) > 1 and not unit.updates:
-        follow = _follow(graph, target, unit, 1 + len(inputs), options)
-        inputs += unit.others
-    scratch = scratch_elements(kernel, lowering.sizes, target.cores)
-    outputs = last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs))
-    rider = None
-    if unit.rider:
-        rider = _rider(graph, target, unit, len(outputs), options)
-        outputs += unit.rider[-1].outputs
-    return Call(
-        tuple(node.name for node in unit.nodes),
-        unit.phase,
-        kernel,
-        outputs,
-        inputs,
-        lowering.sizes,
-        f"{OWN_SPACE}scratch.{last.name}" if scratch else "",
-        sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
-        lowering.repeat,
-        follow=follow,
-        rider=rider,
-    )
-
-
-def _has_room(kernel: Kernel, sizes: Mapping[str, Size], target: Target) -> bool:
-    """A kernel that fetches its inputs needs the nearest memory for them."""
-    if not variant_of(kernel).fetches:
-        return True
-    size = scratch_elements(kernel, sizes, target.cores) * DTYPES[kernel.dtype].bytes
-    return size <= target.room(target.memories[0])
-
-
-def _rider(graph: Graph, target: Target, unit: Unit, made: int, options: Options) -> Rider:
-    """made: the position of its first result."""
-    node, update = unit.rider
-    site, shape = graph.site(unit.nodes[0]), graph.tensors[node.outputs[0]].shape
-    ride = ride_of(site, node.inputs[0], shape)
-    assert ride is not None, f"{node.name} cannot ride on {unit.nodes[0].name}"
-    sizes = ride.sizes(site)
-    found = candidates(CHANNEL_SUM, SUM, update.op, sizes, target.isa, "f32")
-    wanted = (options.variants or {}).get(CHANNEL_SUM)
-    kernel = next((k for k in found if k.variant == wanted), found[-1])
-    outputs = made + len(update.outputs)
-    summed = outputs + unit.nodes[0].inputs.index(node.inputs[0])
-    return Rider((node.name, update.name), kernel, sizes, made, summed)
-
-
-def _swallowed(unit: Unit, lowering: Lowering) -> bool:
-    """Whether the store of the first node's kernel can do what follows."""
-    epilogues = families()[lowering.family].modes[lowering.mode].epilogues
-    return len(unit.nodes) == 2 and unit.nodes[-1].op in MAPS and unit.nodes[-1].op in epilogues
-
-
-def _back_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
-    product, *more, gradient, update = unit.nodes
-    found = back_kernels(graph, product, target.isa, masked=bool(more))
-    wanted = (options.variants or {}).get(FAMILY)
-    return Call(
-        tuple(node.name for node in unit.nodes if not OPS[node.op].view),
-        unit.phase,
-        next((kernel for kernel in found if kernel.variant == wanted), found[-1]),
-        (*[product, *more][-1].outputs, *update.outputs),
-        (*gradient.inputs, update.inputs[2]),
-        back_sizes(graph, product),
-        "",
-        sum(OPS[node.op].work(graph.site(node)).macs for node in (product, gradient)),
-    )
-
-
-def _loss_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
-    loss, gradient = unit.nodes
-    found = loss_kernels(graph, loss, target.isa)
-    wanted = (options.variants or {}).get(LOSS)
-    kernel = next((kernel for kernel in found if kernel.variant == wanted), found[-1])
-    sizes = OPS[loss.op].lower(graph.site(loss)).sizes
-    return Call(
-        (loss.name, gradient.name),
-        unit.phase,
-        kernel,
-        (*loss.outputs, *gradient.outputs),
-        gradient.inputs + ("",) * (4 - len(gradient.inputs)),
-        sizes,
-        f"{OWN_SPACE}scratch.{loss.name}" if scratch_elements(kernel, sizes, target.cores) else "",
-        0,
-        STEPS,
-    )
-
-
-def _follow(graph: Graph, target: Target, unit: Unit, behind: int, options: Options) -> Follow:
-    """The elementwise nodes of a unit; their other operands come at position `behind` and on."""
-    node, *followers = unit.nodes
-    lowering = following(graph, followers)
-    found = candidates(lowering.family, lowering.mode, "", lowering.sizes, target.isa, "f32")
-    wanted = (options.variants or {}).get(lowering.family)
-    kernel = next((k for k in found if k.variant == wanted), found[-1])
-    positions = range(behind, behind + len(unit.others))
-    if len(followers) > 1:  # the result so far is the first operand, the others are in their order
-        return Follow(kernel, lowering.sizes, (0, 0, *positions))
-    remaining, inputs = iter(positions), followers[0].inputs
-    operands = (0, *(0 if name == node.outputs[0] else next(remaining) for name in inputs))
-    slots = len(OPS[followers[0].op].inputs)
-    assert len(operands) == 1 + slots, f"{followers[0].op} has operands that are left out"
-    return Follow(kernel, lowering.sizes, operands)
 
 
 def _requests(

@@ -274,7 +274,7 @@ def _layers(plan: Plan, owners: Owners) -> list[Row]:
         module = INPUT if name in plan.graph.inputs else LOSS
         ledger.note((module, "forward"), name, new=True)
     for call in plan.calls:
-        for name in call.all_nodes:
+        for name in call.nodes:
             _note_node(ledger, owners, nodes[name], owners.of_node(call.nodes[0]))
         windows = call.tiling.windows if call.tiling else ()
         passing = [call.scratch, *(name for w in windows if w for name in w.slot_buffers)]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import size_words
+from gradlet.ops.base import Size
+from gradlet.planner.launch import Launch
 from gradlet.planner.tile.table import (
     BOX_WORDS,
     HEAD_WORDS,
@@ -20,22 +22,14 @@ from gradlet.planner.tile.table import (
     WINDOW_WORDS,
     WORD,
     Table,
-    all_sizes,
+    sized,
+    skipped,
     table_of,
 )
 from gradlet.planner.tiling import Tiling
 
 AXES = 4
 MOVED_AT_FIRST = 128
-
-
-@dataclass(frozen=True)
-class Functions:
-    """Addresses of the functions that call the kernels; 0 where there is none."""
-
-    first: int
-    more: int
-    finish: int
 
 
 @dataclass(frozen=True)
@@ -48,14 +42,14 @@ class Place:
 
 def table_image(
     tiling: Tiling,
-    kernel: Kernel,
     repeat: int,
-    functions: Functions,
+    functions: Mapping[str, int],
     places: Sequence[Place],
 ) -> bytes:
-    """places: by position, with those of scratch behind the operands."""
+    """functions: addresses of those that call the kernels, by their names in the table. places: by
+    position, with those of scratch behind the operands."""
     table = table_of(tiling)
-    at = _Offsets(len(places), table, tiling, kernel)
+    at = _Offsets(len(places), table, tiling)
     return b"".join(
         [
             _head(tiling, repeat, functions, table, at, len(places)),
@@ -66,8 +60,7 @@ def table_image(
                 struct.pack("<5i", b.bytes, b.lines, b.pitch, b.planes, b.plane_pitch)
                 for b in table.boxes
             ),
-            *_all_sizes(tiling, kernel)[0],
-            *_all_sizes(tiling, kernel)[1],
+            *map(_all_sizes, sized(tiling)),
         ]
     )
 
@@ -75,49 +68,43 @@ def table_image(
 class _Offsets:
     """Where the parts of a table begin."""
 
-    def __init__(self, windows: int, table: Table, tiling: Tiling, kernel: Kernel) -> None:
+    def __init__(self, windows: int, table: Table, tiling: Tiling) -> None:
         self.steps = WORD * (HEAD_WORDS + WINDOW_WORDS * windows)
         self.hops = self.steps + WORD * STEP_WORDS * len(table.steps)
         self.boxes = self.hops + WORD * HOP_WORDS * len(table.hops)
         self.sizes = self.boxes + WORD * BOX_WORDS * len(table.boxes)
-        self.finish = self.sizes + sum(map(len, _all_sizes(tiling, kernel)[0]))
+        self.finish = self.sizes + len(_all_sizes(sized(tiling)[0]))
 
 
-def _all_sizes(tiling: Tiling, kernel: Kernel) -> tuple[list[bytes], list[bytes]]:
-    """Of tiles, and of what comes behind; those of a rider behind the others of each kind."""
-    riding = tiling.riding
-    runs = (kernel, riding.kernel if riding else None)
-    behind = (tiling.finish, riding.finish if riding else None)
-
-    def packed(
-        used: tuple[Kernel | None, Kernel | None], sizes: tuple[Sequence[Mapping[str, object]], ...]
-    ) -> list[bytes]:
-        pairs = [(k, part) for k, part in zip(used, sizes, strict=False) if k and part]
-        return [
-            b"".join(_sizes(k, part[kind]) for k, part in pairs)
-            for kind in range(len(pairs[0][1]) if pairs else 0)
-        ]
-
-    own, after = all_sizes(tiling)
-    return packed(runs, own), packed(behind, after)
+def _all_sizes(launches: Sequence[Launch]) -> bytes:
+    """By tile class, the sizes of all launches."""
+    classes = zip(*(launch.sizes for launch in launches), strict=True)
+    return b"".join(
+        _sizes(launch.kernel, own)
+        for parts in classes
+        for launch, own in zip(launches, parts, strict=True)
+    )
 
 
-def _sizes(kernel: Kernel, sizes: Mapping[str, object]) -> bytes:
-    words = size_words(kernel, sizes)  # type: ignore[arg-type]
+def _sizes(kernel: Kernel, sizes: Mapping[str, Size]) -> bytes:
+    words = size_words(kernel, sizes)
     return struct.pack(f"<{len(words)}i", *words)
 
 
 def _head(
-    tiling: Tiling, repeat: int, functions: Functions, table: Table, at: _Offsets, windows: int
+    tiling: Tiling,
+    repeat: int,
+    functions: Mapping[str, int],
+    table: Table,
+    at: _Offsets,
+    windows: int,
 ) -> bytes:
     axes = tiling.axes
     padding = [0] * (AXES - len(axes))
     free = sum(not axis.reduction for axis in axes)
     return struct.pack(
         "<3Ii4B4i4HI",
-        functions.first,
-        functions.more,
-        functions.finish,
+        *(functions.get(role, 0) for role in ("first", "more", "finish")),
         repeat,
         len(axes),
         windows,
@@ -129,7 +116,7 @@ def _head(
         at.finish,
         at.steps + WORD * STEP_WORDS * table.size_steps,
         len(table.steps) - table.size_steps,
-        sum(1 << number for number in tiling.riding.idle) if tiling.riding else 0,
+        skipped(tiling),
     )
 
 

@@ -28,9 +28,9 @@ from gradlet.planner.tile.search import (
     grid,
     neighbours,
 )
-from gradlet.planner.tiling import Riding, Tiling, Window
+from gradlet.planner.tiling import Tiling, Window
 from gradlet.tuner.measure import UNLIMITED, Job
-from gradlet.tuner.program import Function, Functions, functions_of
+from gradlet.tuner.program import Function, functions_of
 
 SLOW = 1.2
 """A candidate is given up when it has taken so many times the cycles of the best before."""
@@ -95,7 +95,7 @@ class Search:
             if left[kind] > 0:
                 made = self._functions(self._choice(wish))
                 left[kind] = 0 if made else left[kind] - 1
-                found |= set(made.all if made else ())
+                found |= set(made.values() if made else ())
         return found
 
     @property
@@ -246,10 +246,10 @@ class Search:
         )
         return self.jobs[wish]
 
-    def _functions(self, choice: Choice | None) -> Functions | None:
+    def _functions(self, choice: Choice | None) -> dict[str, Function] | None:
         if choice is None or choice.tiling is None:
             return None
-        return functions_of(choice.kernel, choice.tiling, len(self.call.outputs))
+        return functions_of(choice.tiling)
 
     def _is_near(self, window: Window) -> bool:
         assert self.context is not None
@@ -261,23 +261,13 @@ class Search:
     def _choice(self, wish: Wish) -> Choice | None:
         if self.context is not None:
             return self.tiler.realised(self.context, wish)
-        kernel = replace(self.call.kernel, variant=wish.variant)
+        call = self.call.by(replace(self.call.kernel, variant=wish.variant))
         windows = tuple(
             Window(name, self.graph.tensors[name].shape, ()) if name else None
-            for name in (*self.call.outputs, *self.call.inputs)
+            for name in call.operands
         )
-        tiling = Tiling((), windows, (self.call.sizes,), True)
-        if follow := self.call.behind:
-            tiling = replace(
-                tiling,
-                finish=follow.kernel,
-                finish_sizes=(follow.sizes,),
-                finish_operands=follow.operands,
-            )
-        if rider := self.call.rider:
-            riding = Riding(rider.kernel, rider.operands(self.call), (rider.sizes,))
-            tiling = replace(tiling, riding=riding)
-        return Choice(kernel, tiling, self.tiler.problems.scratch(kernel, self.call.sizes))
+        tiling = Tiling((), windows, True, call.whole)
+        return Choice(call.kernel, tiling, self.tiler.problems.scratch(call.kernel, call.sizes))
 
 
 def _ranked(judged: Iterable[tuple[float, Wish]]) -> list[Wish]:

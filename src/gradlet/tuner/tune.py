@@ -157,7 +157,7 @@ class _Measuring:
         for search, wish in wanted:
             job = search.jobs[wish]
             places.setdefault(key_of(job, self.target), []).append((search, wish))
-            self.functions |= set(job.functions.all)
+            self.functions |= set(job.functions.values())
         limits = {key: max(s.limit for s, _ in found) for key, found in places.items()}
         known = self.cache.known(limits)
         self.hits += len(known)

@@ -15,11 +15,11 @@ from math import prod
 import numpy as np
 
 from gradlet.ir.graph import OWN_SPACE, Array
+from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.memory.alias import Storage
 from gradlet.planner.memory.place import Request, height
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
-from gradlet.planner.schedule import Unit
 from gradlet.planner.tile.build import Tiler
 from gradlet.planner.tile.choice import Choice, Context
 from gradlet.planner.tile.table import control_bytes, windows_of
@@ -65,7 +65,7 @@ class _Ledger:
 
 def assign_levels(
     plan: Plan,
-    units: Sequence[Unit],
+    groups: Sequence[FusionGroup],
     requests: Sequence[Request],
     persistent: Sequence[Storage],
     tiler: Tiler,
@@ -74,7 +74,7 @@ def assign_levels(
     memory = plan.target.memories[0]
     kept, spare = RESERVE, 0
     while kept < plan.target.room(memory):
-        found = _assigned(plan, units, requests, persistent, tiler, kept, spare)
+        found = _assigned(plan, groups, requests, persistent, tiler, kept, spare)
         needed = control_bytes([call.tiling for call in found.calls if call.tiling])
         room = found.room - near_forever(found, persistent, memory.align)
         excess = height(found.requests, memory.align, room) - room
@@ -124,7 +124,7 @@ def far_storages(
 
 def _assigned(
     plan: Plan,
-    units: Sequence[Unit],
+    groups: Sequence[FusionGroup],
     requests: Sequence[Request],
     persistent: Sequence[Storage],
     tiler: Tiler,
@@ -141,12 +141,12 @@ def _assigned(
     ledger = _Ledger(end, memory.align)
     users = _users(plan, tiler.storage_of)
     near = _small(spans, users, ledger, room)
-    pairs = zip(units, plan.calls, strict=True)
+    pairs = zip(groups, plan.calls, strict=True)
     choices = [
         tiler.choose(
-            Context(unit, call, frozenset(near), ledger.free(room, 2 * index, 2 * index + 1))
+            Context(group, call, frozenset(near), ledger.free(room, 2 * index, 2 * index + 1))
         )
-        for index, (unit, call) in enumerate(counted(pairs, end, "tiles of calls"))
+        for index, (group, call) in enumerate(counted(pairs, end, "tiles of calls"))
     ]
     for index, choice in enumerate(choices):
         ledger.add(choice.scratch, 2 * index, 2 * index + 1)
@@ -403,7 +403,7 @@ def _settled(
         if scratch:
             requests.append(Request(scratch, choice.scratch, 2 * index, 2 * index + 1))
             near.add(scratch)
-        calls.append(replace(call, kernel=choice.kernel, tiling=tiling, scratch=scratch))
+        calls.append(replace(call, tiling=tiling, scratch=scratch))
     kept = {s.name for s in persistent}
     own = {r.name for r in requests}
     requests += [spans[n] for n in sorted(near) if n in spans and n not in kept and n not in own]

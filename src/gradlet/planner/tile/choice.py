@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gradlet.kernels.catalogue import Kernel
+from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.model import Call
-from gradlet.planner.schedule import Unit
 from gradlet.planner.tile.search import Problem
 from gradlet.planner.tiling import Tiling
 
@@ -19,8 +19,6 @@ class Choice:
     kernel: Kernel
     tiling: Tiling | None
     scratch: int  # bytes
-    transfer: float = 0.0  # cycles, as judged
-    visible: float = 0.0
 
     @property
     def needed(self) -> int:
@@ -32,7 +30,7 @@ class Choice:
 class Context:
     """A call, the storages that lie near, and the bytes that its boxes may take."""
 
-    unit: Unit
+    group: FusionGroup
     call: Call
     near: Collection[str]
     room: int

@@ -48,7 +48,7 @@ class Operand:
     storage: str = ""
     bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
     fetched: bool = False  # by the kernel itself, from where it lies
-    rides: bool = False  # made beside the call's own result, by the first tiles of some axes alone
+    beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
 
     def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
@@ -331,7 +331,7 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
     """1 if boxes of this operand can neither be copied nor be used where they lie."""
     if (
         operand.store
-        and (operand.windowed or not operand.rides)
+        and (operand.windowed or not operand.beside)
         and any(
             counts[n] > 1 and not axis.reduction and all(n != own for own, _ in operand.spans)
             for n, axis in enumerate(problem.axes)

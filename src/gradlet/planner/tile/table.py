@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 
 from gradlet.ops.base import Size
+from gradlet.planner.launch import EVERY, FIRST, LAST, LATER, Launch
 from gradlet.planner.tiling import Lines, TileAxis, Tiling, Window, lines_of
 
 WORD = 4
@@ -74,7 +75,7 @@ def table_of(tiling: Tiling) -> Table:
         box += len(boxes)
     size_steps = len(made.steps)
     pitch, finish = (
-        WORD * sum(size_words(sizes[0]) for sizes in both if sizes) for both in all_sizes(tiling)
+        WORD * sum(size_words(launch.sizes[0]) for launch in launches) for launches in sized(tiling)
     )
     for number, (axis, radix) in enumerate(zip(tiling.axes, radices(tiling.axes), strict=True)):
         if axis.kind_count > 1:
@@ -122,17 +123,42 @@ def table_bytes(tiling: Tiling) -> int:
     table = table_of(tiling)
     words = HEAD_WORDS + WINDOW_WORDS * len(table.rows) + BOX_WORDS * len(table.boxes)
     words += STEP_WORDS * len(table.steps) + HOP_WORDS * len(table.hops)
-    words += sum(size_words(sizes) for both in all_sizes(tiling) for part in both for sizes in part)
+    both = (launch for launches in sized(tiling) for launch in launches)
+    words += sum(size_words(sizes) for launch in both for sizes in launch.sizes)
     return WORD * words
 
 
-def all_sizes(tiling: Tiling) -> tuple[tuple[tuple[Mapping[str, Size], ...], ...], ...]:
-    """Of the kernels of tiles, and of what comes behind; those of a rider, if there is one, stand
-    behind the others of the same kind of tile."""
-    riding = tiling.riding
-    if riding is None:
-        return (tiling.sizes,), (tiling.finish_sizes,)
-    return (tiling.sizes, riding.sizes), (tiling.finish_sizes, riding.finish_sizes)
+def functions(tiling: Tiling) -> dict[str, tuple[Launch, ...]]:
+    """The launches of each function that the table knows, by its name there: of tiles that start a
+    sum, of those that add to it, and behind the last of them. Within one there are no barriers."""
+    roles = {"first": (FIRST, EVERY), "more": (LATER, EVERY), "finish": (LAST,)}
+    found = {
+        role: tuple(launch for launch in tiling.launches if launch.when.tiles in tiles)
+        for role, tiles in roles.items()
+    }
+    needed = {
+        "first",
+        *(
+            role
+            for role, tiles in roles.items()
+            for launch in found[role]
+            if launch.when.tiles == tiles[0]
+        ),
+    }
+    return {role: launches for role, launches in found.items() if role in needed}
+
+
+def sized(tiling: Tiling) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
+    """Whose sizes the table has, one behind the other for each tile class: those of tiles (the same
+    for the first of a sum and for those that are added), and those behind the last."""
+    found = functions(tiling)
+    return found["first"], found.get("finish", ())
+
+
+def skipped(tiling: Tiling) -> int:
+    """Bits of the axes along which only the first step runs what has no barrier before it."""
+    beside = {launch.when.first_along for launch in tiling.launches if not launch.barrier}
+    return sum(1 << number for number in beside.pop()) if beside else 0
 
 
 def windows_of(tiling: Tiling) -> int:
