@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -12,20 +12,8 @@ from gradlet.kernels import catalogue
 from gradlet.planner.launch import Launch, Ref
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
-from gradlet.planner.tile.table import (
-    BOX_WORDS,
-    HOP_WORDS,
-    STEP_WORDS,
-    Table,
-    functions,
-    sized,
-    skipped,
-    table_of,
-)
-from gradlet.planner.tiling import Lines
-
-WORD = 4
-MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
+from gradlet.planner.tile.layout import BOX, HOP, STEP, WINDOW, WORD
+from gradlet.planner.tile.table import Table, functions, sized, table_of
 
 
 @dataclass(frozen=True)
@@ -72,18 +60,12 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
     return {
         "functions": list(_functions(plan, call, partial(arguments, operand, scratch))),
         "tiles": tiling.count,
-        "axes": len(tiling.axes),
-        "reductions": sum(not axis.reduction for axis in tiling.axes),
-        "ahead": int(tiling.ahead),
-        "repeat": call.repeat,
-        "idle": skipped(tiling),
-        "count": [axis.count for axis in tiling.axes],
-        "size_steps": len(table.steps) - table.size_steps,
-        "first_step": WORD * STEP_WORDS * table.size_steps,
+        "head": table.head(tiling, len(table.rows)),
+        "first_step": table.first_step,
         "windows": list(_windows(plan, table, names)),
-        "steps": [f"{axis}, AT(hops) + {WORD * HOP_WORDS * hop}" for axis, hop in table.steps],
+        "steps": [f"{axis}, AT(hops) + {HOP.size * hop}" for axis, hop in table.steps],
         "hops": [f"{far}, {box}" for far, box in table.hops],
-        "boxes": [_box(box) for box in table.boxes],
+        "boxes": [BOX.initial(asdict(box)) for box in table.boxes],
         "all_sizes": _initial(own),
         "finish_sizes": _initial(behind),
         "sizes_types": [sizes_type(plan, launch) for launch in own],
@@ -113,25 +95,22 @@ def arguments(
     return ", ".join([*given, sizes])
 
 
-def _box(box: Lines) -> str:
-    return f"{box.bytes}, {box.lines}, {box.pitch}, {box.planes}, {box.plane_pitch}"
-
-
 def _windows(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str]:
     places = plan.buffer_of()
     for row in table.rows:
         window = row.window
-        far = f"(char *)T_{names[window.tensor]}" if window.tensor in names else "0"
         slots = [places[name] for name in window.slot_buffers]
-        near = ", ".join(
-            f"(char *)&{plan.prefix}_{slot.region}[{slot.offset // WORD}]" for slot in slots
+        yield WINDOW.initial(
+            {
+                **row.fields(),
+                "far": f"(char *)T_{names[window.tensor]}" if window.tensor in names else "0",
+                "near": tuple(
+                    f"(char *)&{plan.prefix}_{slot.region}[{slot.offset // WORD}]" for slot in slots
+                ),
+                "boxes": f"AT(boxes) + {BOX.size * row.first_box}" if row.boxes else "0",
+                "first_step": f"AT(steps) + {STEP.size * row.first_step}" if row.steps else "0",
+            }
         )
-        moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
-        flags = f"{window.slots}, {int(window.load)}, {int(window.store)}, {moved_by}"
-        boxes = f"AT(boxes) + {WORD * BOX_WORDS * row.first_box}" if row.boxes else "0"
-        steps = f"AT(steps) + {WORD * STEP_WORDS * row.first_step}" if row.steps else "0"
-        numbers = f"{boxes}, {steps}, {row.steps}, {int(window.early)}"
-        yield f"{far}, {{{near or 0}}}, {flags}, {numbers}"
 
 
 def _functions(

@@ -8,28 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import size_words
 from gradlet.ops.base import Size
 from gradlet.planner.launch import Launch
-from gradlet.planner.tile.table import (
-    BOX_WORDS,
-    HEAD_WORDS,
-    HOP_WORDS,
-    STEP_WORDS,
-    WINDOW_WORDS,
-    WORD,
-    Table,
-    sized,
-    skipped,
-    table_of,
-)
+from gradlet.planner.tile.layout import BOX, HOP, STEP, TILING, WINDOW
+from gradlet.planner.tile.table import MOVED_AT_FIRST, Table, sized, table_of
 from gradlet.planner.tiling import Tiling
-
-AXES = 4
-MOVED_AT_FIRST = 128
 
 
 @dataclass(frozen=True)
@@ -42,7 +30,6 @@ class Place:
 
 def table_image(
     tiling: Tiling,
-    repeat: int,
     functions: Mapping[str, int],
     places: Sequence[Place],
 ) -> bytes:
@@ -50,16 +37,20 @@ def table_image(
     position, with those of scratch behind the operands."""
     table = table_of(tiling)
     at = _Offsets(len(places), table, tiling)
+    head = {
+        **functions,
+        **table.head(tiling, len(places)),
+        "sizes": at.sizes,
+        "finish_sizes": at.finish,
+        "first_step": at.steps + table.first_step,
+    }
     return b"".join(
         [
-            _head(tiling, repeat, functions, table, at, len(places)),
+            TILING.pack(head),
             *_windows(places, table, at),
-            *(struct.pack("<HH", a, at.hops + WORD * HOP_WORDS * hop) for a, hop in table.steps),
-            *(struct.pack("<ii", *hop) for hop in table.hops),
-            *(
-                struct.pack("<5i", b.bytes, b.lines, b.pitch, b.planes, b.plane_pitch)
-                for b in table.boxes
-            ),
+            *(STEP.pack({"axis": a, "hops": at.hops + HOP.size * n}) for a, n in table.steps),
+            *(HOP.pack({"far": far, "box": box}) for far, box in table.hops),
+            *(BOX.pack(asdict(box)) for box in table.boxes),
             *map(_all_sizes, sized(tiling)),
         ]
     )
@@ -69,10 +60,10 @@ class _Offsets:
     """Where the parts of a table begin."""
 
     def __init__(self, windows: int, table: Table, tiling: Tiling) -> None:
-        self.steps = WORD * (HEAD_WORDS + WINDOW_WORDS * windows)
-        self.hops = self.steps + WORD * STEP_WORDS * len(table.steps)
-        self.boxes = self.hops + WORD * HOP_WORDS * len(table.hops)
-        self.sizes = self.boxes + WORD * BOX_WORDS * len(table.boxes)
+        self.steps = TILING.size + WINDOW.size * windows
+        self.hops = self.steps + STEP.size * len(table.steps)
+        self.boxes = self.hops + HOP.size * len(table.hops)
+        self.sizes = self.boxes + BOX.size * len(table.boxes)
         self.finish = self.sizes + len(_all_sizes(sized(tiling)[0]))
 
 
@@ -91,58 +82,17 @@ def _sizes(kernel: Kernel, sizes: Mapping[str, Size]) -> bytes:
     return struct.pack(f"<{len(words)}i", *words)
 
 
-def _head(
-    tiling: Tiling,
-    repeat: int,
-    functions: Mapping[str, int],
-    table: Table,
-    at: _Offsets,
-    windows: int,
-) -> bytes:
-    axes = tiling.axes
-    padding = [0] * (AXES - len(axes))
-    free = sum(not axis.reduction for axis in axes)
-    return struct.pack(
-        "<3Ii4B4i4HI",
-        *(functions.get(role, 0) for role in ("first", "more", "finish")),
-        repeat,
-        len(axes),
-        windows,
-        free,
-        int(tiling.ahead),
-        *(axis.count for axis in axes),
-        *padding,
-        at.sizes,
-        at.finish,
-        at.steps + WORD * STEP_WORDS * table.size_steps,
-        len(table.steps) - table.size_steps,
-        skipped(tiling),
-    )
-
-
 def _windows(places: Sequence[Place], table: Table, at: _Offsets) -> list[bytes]:
     found, rows = [], {row.position: row for row in table.rows}
     for position, place in enumerate(places):
-        row = rows.get(position)
-        if row is None:
-            flags = (0, 0, 0, MOVED_AT_FIRST, 0, 0, 0, 0)
-            found.append(struct.pack("<4I4B4H", place.far, 0, 0, 0, *flags))
-            continue
-        window = row.window
-        moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
-        found.append(
-            struct.pack(
-                "<4I4B4H",
-                place.far,
-                *(*place.near, 0, 0, 0)[:3],
-                window.slots,
-                int(window.load),
-                int(window.store),
-                moved_by,
-                at.boxes + WORD * BOX_WORDS * row.first_box,
-                at.steps + WORD * STEP_WORDS * row.first_step,
-                row.steps,
-                0,
-            )
-        )
+        fields: dict[str, Any] = {"far": place.far, "moved_by": MOVED_AT_FIRST}
+        if row := rows.get(position):
+            fields |= {
+                **row.fields(),
+                "near": place.near,
+                "boxes": at.boxes + BOX.size * row.first_box,
+                "first_step": at.steps + STEP.size * row.first_step,
+                "early": 0,  # nothing runs before
+            }
+        found.append(WINDOW.pack(fields))
     return found

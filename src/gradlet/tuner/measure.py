@@ -72,7 +72,7 @@ class TileTrial(Paused):
 
     def _image(self, job: Job, places: Sequence[Place]) -> bytes:
         functions = {role: self.place(function.name) for role, function in job.functions.items()}
-        return table_image(job.tiling, job.repeat, functions, places)
+        return table_image(job.tiling, functions, places)
 
     def _memories(self) -> tuple[_Bump, _Bump, _Bump]:
         """What the program leaves of the nearest memory, of its own, and the farthest."""

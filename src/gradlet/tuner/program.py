@@ -10,6 +10,7 @@ from functools import partial
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import link_script, port_header, with_stacks
+from gradlet.planner.tile.layout import held
 from gradlet.planner.tile.table import functions
 from gradlet.planner.tiling import Tiling
 from gradlet.runtime import STARTUP, includes, port_file
@@ -99,7 +100,8 @@ def _build(given: Sequence[Function], target: Target) -> bytes:
         (folder / "link.ld").write_text(link_script(target, 0))
         texts = [f.text() for f in sorted(set(given), key=lambda f: f.name)]
         calls = folder / "functions.c"
-        calls.write_text('#include "gl_tiles.h"\n#include "kernels.h"\n\n' + "\n".join(texts))
+        start = f'#include "gl_tiles.h"\n#include "kernels.h"\n\n{held()}\n'
+        calls.write_text(start + "\n".join(texts))
         (folder / "kernels.h").write_text(catalogue.header(used, PREFIX))
         sources = []
         for kernel in used:

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
 from gradlet.ops.base import Size
 from gradlet.planner.launch import EVERY, FIRST, LAST, LATER, Launch
+from gradlet.planner.tile.layout import BOX, FRAME, HOP, STATE, STEP, TILING, WINDOW, WORD
 from gradlet.planner.tiling import Lines, TileAxis, Tiling, Window, lines_of
 
-WORD = 4
-HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 12, 7, 1, 2, 5
-STATE_WORDS, FRAME_WORDS = 7, 5
-"""Of gl_tiling, gl_window, gl_step, gl_hop, gl_box; of a window's state, of a frame besides
-operands."""
+MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
 
 Hop = tuple[int, int]
 
@@ -32,6 +30,18 @@ class Row:
     first_box: int
     boxes: tuple[Lines, ...]
 
+    def fields(self) -> dict[str, Any]:
+        """Those of its gl_window that are no places."""
+        window = self.window
+        return {
+            "slots": window.slots,
+            "load": int(window.load),
+            "store": int(window.store),
+            "moved_by": sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST,
+            "steps": self.steps,
+            "early": int(window.early),
+        }
+
 
 @dataclass(frozen=True)
 class Table:
@@ -46,6 +56,24 @@ class Table:
     @property
     def boxes(self) -> list[Lines]:
         return [box for row in self.rows for box in row.boxes]
+
+    @property
+    def first_step(self) -> int:
+        """Of the sizes: bytes from the first step of all."""
+        return STEP.size * self.size_steps
+
+    def head(self, tiling: Tiling, windows: int) -> dict[str, Any]:
+        """The fields of its gl_tiling that are no places."""
+        return {
+            "repeat": tiling.launches[0].repeat,
+            "axes": len(tiling.axes),
+            "windows": windows,
+            "reductions": sum(not axis.reduction for axis in tiling.axes),
+            "ahead": int(tiling.ahead),
+            "count": tuple(axis.count for axis in tiling.axes),
+            "steps": len(self.steps) - self.size_steps,
+            "idle": skipped(tiling),
+        }
 
 
 class _Steps:
@@ -89,7 +117,7 @@ def radices(axes: Sequence[TileAxis]) -> list[int]:
 
 def _window_steps(window: Window, axes: Sequence[TileAxis], made: _Steps) -> None:
     own = [axes[number] for number in window.axes]
-    box_bytes = WORD * BOX_WORDS if window.near else 0
+    box_bytes = BOX.size if window.near else 0
     for number, radix in zip(window.axes, radices(own), strict=True):
         axis = axes[number]
         hops = []
@@ -121,11 +149,10 @@ def _boxes(window: Window, tiling: Tiling) -> tuple[Lines, ...]:
 def table_bytes(tiling: Tiling) -> int:
     """Bytes of the table on a machine of 32 bits."""
     table = table_of(tiling)
-    words = HEAD_WORDS + WINDOW_WORDS * len(table.rows) + BOX_WORDS * len(table.boxes)
-    words += STEP_WORDS * len(table.steps) + HOP_WORDS * len(table.hops)
+    size = TILING.size + WINDOW.size * len(table.rows) + BOX.size * len(table.boxes)
+    size += STEP.size * len(table.steps) + HOP.size * len(table.hops)
     both = (launch for launches in sized(tiling) for launch in launches)
-    words += sum(size_words(sizes) for launch in both for sizes in launch.sizes)
-    return WORD * words
+    return size + WORD * sum(size_words(part) for launch in both for part in launch.sizes)
 
 
 def functions(tiling: Tiling) -> dict[str, tuple[Launch, ...]]:
@@ -172,7 +199,7 @@ def control_bytes(tilings: Sequence[Tiling]) -> int:
     if not tilings:
         return 0
     windows = max(map(windows_of, tilings))
-    state = WORD * (STATE_WORDS * windows + 2 * (FRAME_WORDS + windows))
+    state = STATE.size * windows + 2 * (FRAME.size + WORD * windows)
     return 2 * (max(map(table_bytes, tilings)) + state)
 
 
