@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from gradlet.planner.planner import Options, Plan, contexts
+from gradlet.planner.planner import Options, Plan, tiling_requests
 from gradlet.sim.build import library
 from gradlet.support.cache import keep
 from gradlet.tuner.measure import UNLIMITED, Job, measure
@@ -27,7 +27,7 @@ CACHES = ("GRADLET_CACHE",)
 
 def own_choices(given: Plan, names: list[str]) -> list[Job]:
     """What the planner has chosen for these calls."""
-    found = contexts(given.graph, given.target, Options())
+    found = tiling_requests(given.graph, given.target, Options())
     assert found is not None
     tiler, by_name = found
     searches = [

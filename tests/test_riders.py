@@ -19,7 +19,7 @@ from gradlet.ir.recipe import Recipe
 from gradlet.planner.launch import Launch
 from gradlet.planner.model import BIAS_GRADIENT, UPDATE
 from gradlet.planner.planner import Call, Options, Plan, check_plan, plan
-from gradlet.planner.tile.choice import Wish
+from gradlet.planner.tile.schedule import ScheduleOverride
 from gradlet.targets.target import load as load_target
 from tests.launches import with_launch, with_tiles
 
@@ -87,11 +87,11 @@ SPLITS = {
 
 @pytest.fixture(params=SPLITS)
 def split(request: pytest.FixtureRequest) -> Plan:
-    wish = Wish(SPLITS[request.param], True, "ref")
-    made = planned(graph_of(), "24k", buffers="double", wishes={"0.weight.next": wish})
+    override = ScheduleOverride(SPLITS[request.param], True, "ref")
+    made = planned(graph_of(), "24k", buffers="double", overrides={"0.weight.next": override})
     tiling = carriers(made)["0.weight.next"].tiling
     assert tiling
-    assert tuple((axis.name, axis.tile) for axis in tiling.axes) == wish.split
+    assert tuple((axis.name, axis.tile) for axis in tiling.axes) == override.split
     return made
 
 

@@ -18,7 +18,7 @@ from gradlet import zoo
 from gradlet.engines import device
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.ir.graph import Graph
-from gradlet.planner.planner import Call, Options, Plan, Wish, check_plan, plan
+from gradlet.planner.planner import Call, Options, Plan, ScheduleOverride, check_plan, plan
 from gradlet.planner.tile.layout import held
 from gradlet.planner.tile.table import table_bytes
 from gradlet.planner.tiling import TileAxis, Tiling, Window
@@ -36,8 +36,8 @@ def tiled(graph: Graph, l1: str, cores: int = 4, **options: Any) -> Plan:
 @pytest.fixture(scope="module")
 def lenet() -> Plan:
     """Tiles of images and channels, sums over tiles, first boxes fetched early."""
-    halves = Wish((("inner", 27),), ahead=True, variant="hold_a_5x4")
-    return tiled(model_graph("lenet"), "11k", wishes={"relu_2": halves})
+    halves = ScheduleOverride((("inner", 27),), double_buffered=True, variant="hold_a_5x4")
+    return tiled(model_graph("lenet"), "11k", overrides={"relu_2": halves})
 
 
 def test_it_has_what_is_broken_below(lenet: Plan) -> None:

@@ -29,7 +29,7 @@ def test_they_differ_in_all_respects(plans: dict[int, Plan]) -> None:
     found = plans.values()
     assert sum(bool(p.tilings) for p in found) > len(plans) / 2
     tilings = [t for p in found for t in p.tilings]
-    assert {t.ahead for t in tilings} == {True, False}
+    assert {t.double_buffered for t in tilings} == {True, False}
     assert any(map(partial_sums, tilings))
     assert any(any(map(at("later"), t.launches)) and not partial_sums(t) for t in tilings)
     assert any(w.early for t in tilings for w in t.windows if w)

@@ -211,7 +211,7 @@ def _tile(call: Call) -> dict[str, Any] | None:
     return {
         "axes": {axis.name: [axis.tile, axis.size] for axis in tiling.axes},
         "tiles": tiling.count,
-        "buffers": "double" if tiling.ahead else "single",
+        "buffers": "double" if tiling.double_buffered else "single",
         "copied": [w.tensor for w in tiling.windows if w and (w.load or w.store)],
     }
 

@@ -33,7 +33,9 @@ LINEAR_BACKWARD, LOSS_GRADIENT = "linear_backward", "loss_gradient"
 class Buffer:
     """Bytes at one address, live from call `first` to call `last`, shared by `tensors` in turn.
 
-    late: only from the last tile of the first call on. gone: no longer in that of the last call.
+    It is taken from the begin of its first call to the end of its last one; or only from the last
+    tile of the first on (from_last_tile), and no longer in the last tile of the last
+    (before_last_tile).
     """
 
     name: str
@@ -44,13 +46,13 @@ class Buffer:
     first: int
     last: int
     tensors: tuple[str, ...]
-    late: bool = False
-    gone: bool = False
+    from_last_tile: bool = False
+    before_last_tile: bool = False
 
     @property
-    def halves(self) -> tuple[int, int]:
-        """Its life where every call counts twice: up to its last tile, and that."""
-        return 2 * self.first + self.late, 2 * self.last + (not self.gone)
+    def interval(self) -> tuple[int, int]:
+        """Its lifetime where every call counts twice: up to its last tile, and that."""
+        return 2 * self.first + self.from_last_tile, 2 * self.last + (not self.before_last_tile)
 
     @property
     def kind(self) -> str:
@@ -221,18 +223,18 @@ class Plan:
     def bound(self, memory: Memory) -> int:
         """The least of a memory that these lifetimes need, wherever the buffers are put."""
         changes: dict[int, int] = {}
-        forever = 0
+        persistent = 0
         for buffer in self.buffers:
             if buffer.level != memory.name:
                 continue
             if buffer.kind != "arena":
-                forever += buffer.bytes
+                persistent += buffer.bytes
                 continue
-            first, last = buffer.halves
+            first, last = buffer.interval
             changes[first] = changes.get(first, 0) + buffer.bytes
             changes[last + 1] = changes.get(last + 1, 0) - buffer.bytes
         alive = accumulate(changes[time] for time in sorted(changes))
-        return forever + max(alive, default=0) + self.overhead(memory)
+        return persistent + max(alive, default=0) + self.overhead(memory)
 
     @property
     def lower_bound(self) -> int:

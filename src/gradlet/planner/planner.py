@@ -16,12 +16,12 @@ from gradlet.planner.fuse.rule import FusionGroup, Lowerer
 from gradlet.planner.fuse.rules import RULES, call_of
 from gradlet.planner.memory.alias import Storage, share_storage
 from gradlet.planner.memory.place import Request, lower_bound, place
-from gradlet.planner.memory.residency import FILLS, assign_levels, far_storages, near_forever
+from gradlet.planner.memory.residency import FILLS, assign_levels, far_storages, persistent_bytes
 from gradlet.planner.model import FAR, NEAR, Buffer, Call, Plan
 from gradlet.planner.prefix import check_prefix
 from gradlet.planner.schedule import ordered_groups
 from gradlet.planner.tile.build import Tiler
-from gradlet.planner.tile.choice import Choice, Context, Wish
+from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
 from gradlet.targets.target import Memory, Target
 
 Piece = TypeVar("Piece", Request, Storage)
@@ -40,13 +40,13 @@ class Options:
              all; double: tiles, the next one fetched while this one is computed; single: fetched
              before it is; none: no tiles, everything is used where it lies
     variants kernel variant by family, else the last that fits
-    wishes   how calls are to run, by name, as far as that fits
+    overrides   how calls are to run, by name, as far as that fits
     """
 
     fuse: bool = True
     buffers: str = "auto"
     variants: Mapping[str, str] | None = None
-    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    overrides: Mapping[str, ScheduleOverride] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.buffers not in BUFFERS:
@@ -102,7 +102,7 @@ def _draft(
 ) -> _Draft:
     groups = ordered_groups(graph, fuse=options.fuse, whole=() if tiles else target.isa)
     computing = [group for group in groups if not OPS[group.nodes[0].op].view]
-    asked = {name: wish.variant for name, wish in options.wishes.items()}
+    asked = {name: override.variant for name, override in options.overrides.items()}
     lower = Lowerer(graph, target, options.variants or {}, asked)
     calls = [call_of(lower, group) for group in computing]
     storages = share_storage(graph, groups, computing)
@@ -113,8 +113,8 @@ def _draft(
 def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     """Ways to use the memories, the fastest first."""
     near, home, last = draft.target.memories[0], draft.target.home, draft.target.memories[-1]
-    forever = sum(s.bytes for s in draft.persistent)
-    least = forever + lower_bound(draft.requests)
+    persistent = sum(s.bytes for s in draft.persistent)
+    least = persistent + lower_bound(draft.requests)
     if options.buffers == "auto" and near != home and least <= draft.target.room(near):
         yield draft.placed(near)
     if near == home or options.buffers == "l1":
@@ -125,7 +125,7 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     if options.buffers != "none":
         # scratch comes in tiles as well, and may take less
         data = [r for r in draft.requests if r.name in draft.storages]
-        if forever + lower_bound(data) <= draft.target.room(home) + draft.target.room(near):
+        if persistent + lower_bound(data) <= draft.target.room(home) + draft.target.room(near):
             yield from _tiled(draft, whole, set(), options)
         if last != home:
             for fill in FILLS:
@@ -146,16 +146,16 @@ def _for_tiles(draft: _Draft, options: Options) -> _Draft:
 class _Recorder(Tiler):
     """Remembers what it was asked."""
 
-    contexts: dict[str, Context]
+    tiling_requests: dict[str, TilingRequest]
 
-    def choose(self, context: Context) -> Choice:
-        self.contexts[context.call.name] = context
-        return super().choose(context)
+    def choose(self, request: TilingRequest) -> Schedule:
+        self.tiling_requests[request.call.name] = request
+        return super().choose(request)
 
 
-def contexts(
+def tiling_requests(
     graph: Graph, target: Target, options: Options
-) -> tuple[Tiler, dict[str, Context]] | None:
+) -> tuple[Tiler, dict[str, TilingRequest]] | None:
     """What there is to choose for each call of a network whose data lie far away, and who judges
     it; None if all of them are near."""
     draft = _draft(graph, target, "net", options)
@@ -166,10 +166,10 @@ def contexts(
             draft = _for_tiles(draft, options)
             far = {b.name for b in found.buffers if b.region.startswith(FAR)}
             recorder = _tiler(draft, far, options, _Recorder)
-            recorder.contexts = {}
+            recorder.tiling_requests = {}
             whole = draft.placed(target.home)
             assign_levels(whole, draft.groups, draft.requests, draft.persistent, recorder)
-            return recorder, recorder.contexts
+            return recorder, recorder.tiling_requests
     return None
 
 
@@ -185,7 +185,7 @@ def _tiler(draft: _Draft, far: set[str], options: Options, kind: type[TilerKind]
         far,
         options.variants or {},
         buffers=options.buffers,
-        wishes=options.wishes,
+        overrides=options.overrides,
     )
 
 
@@ -207,7 +207,7 @@ def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Itera
     far_requests, requests = split([r for r in draft.requests if r.name not in gone], far)
     near_persistent, persistent = split(draft.persistent, levels.near)
     far_persistent, persistent = split(persistent, far)
-    limit = levels.room - near_forever(levels, near_persistent, near.align)
+    limit = levels.room - persistent_bytes(levels, near_persistent, near.align)
     near_buffers = _buffers(levels.requests, near_persistent, draft.storages, near, NEAR, limit)
     buffers = [
         *_buffers(requests, persistent, draft.storages, whole.level),
@@ -246,8 +246,9 @@ def _buffers(
 
 def _in_calls(buffer: Buffer) -> Buffer:
     """Of a buffer whose life was counted in halves of calls."""
-    (first, late), (last, second) = divmod(buffer.first, 2), divmod(buffer.last, 2)
-    return replace(buffer, first=first, last=last, late=late == 1, gone=second == 0)
+    (first, late), (last, to_the_end) = divmod(buffer.first, 2), divmod(buffer.last, 2)
+    own = replace(buffer, first=first, last=last)
+    return replace(own, from_last_tile=late == 1, before_last_tile=to_the_end == 0)
 
 
 def _requests(
@@ -305,4 +306,4 @@ def _too_large(plan: Plan) -> str:
     )
 
 
-__all__ += ["Context", "Kernel", "Options", "Tiler", "Wish", "contexts"]
+__all__ += ["Kernel", "Options", "ScheduleOverride", "Tiler", "TilingRequest", "tiling_requests"]

@@ -69,10 +69,14 @@ class Window:
         """What the tile with these ranges of all axes needs."""
         found = [(0, extent) for extent in self.shape]
         for axis, span in self.spans:
-            low, high = span.range(*ranges[axis], self.shape[span.dim])
-            low = min(low, self.shape[span.dim] - 1)  # never empty, as a tile of a node
-            found[span.dim] = low, max(high, low + 1)
+            found[span.dim] = self.along(span, ranges[axis])
         return tuple(found)
+
+    def along(self, span: Span, steps: Range) -> Range:
+        """What steps of an axis see of a dimension: never nothing, as a tile of a node."""
+        low, high = span.range(*steps, self.shape[span.dim])
+        low = min(low, self.shape[span.dim] - 1)
+        return low, max(high, low + 1)
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -90,13 +94,13 @@ class Tiling:
     in which partial sums add up that a launch goes on with.
 
     launches: what a tile may run, in order; their sizes are numbered over the kinds of all axes
-    with the last axis fastest. ahead: the boxes of the next tile are fetched while this one is
-    computed.
+    with the last axis fastest. double_buffered: the boxes of the next tile are fetched while this
+    one is computed.
     """
 
     axes: tuple[TileAxis, ...]
     windows: tuple[Window | None, ...]
-    ahead: bool
+    double_buffered: bool
     launches: tuple[Launch, ...] = ()
 
     @property
@@ -130,7 +134,7 @@ class Tiling:
 
     def __str__(self) -> str:
         loops = ", ".join(f"{axis.name} by {axis.tile} of {axis.size}" for axis in self.axes)
-        return f"{self.count} tiles{' ahead' if self.ahead else ''}: {loops or 'whole'}"
+        return f"{self.count} tiles{' ahead' if self.double_buffered else ''}: {loops or 'whole'}"
 
     @property
     def near_bytes(self) -> int:
@@ -195,7 +199,7 @@ def tiling_from_json(value: Mapping[str, Any]) -> Tiling:
     return Tiling(
         tuple(TileAxis(**{**axis, "kinds": tuple(axis["kinds"])}) for axis in value["axes"]),
         tuple(_window_from_json(window) if window else None for window in value["windows"]),
-        value["ahead"],
+        value["double_buffered"],
         tuple(map(launch_from_json, value["launches"])),
     )
 

@@ -157,7 +157,7 @@ def _timeline(plan: Plan, owners: Owners) -> tuple[Moment, ...]:
     end = 2 * len(plan.calls) + 1
     changes = {memory.name: [0] * (end + 2) for memory in plan.target.memories}
     for buffer in plan.buffers:
-        first, last = buffer.halves if buffer.kind == "arena" else (0, end)
+        first, last = buffer.interval if buffer.kind == "arena" else (0, end)
         changes[buffer.level][first] += buffer.bytes
         changes[buffer.level][min(last, end) + 1] -= buffer.bytes
     halves = {level: list(accumulate(steps)) for level, steps in changes.items()}

@@ -138,9 +138,9 @@ def _mean_extents(window: Window, tiling: Tiling) -> list[float]:
     """Of its boxes, which are smaller at the ends of axes."""
     found = [float(extent) for extent in window.shape]
     for number, span in window.spans:
-        axis, extent = tiling.axes[number], window.shape[span.dim]
-        ranges = [span.range(*axis.range(at), extent) for at in range(axis.count)]
-        found[span.dim] = sum(max(1, high - low) for low, high in ranges) / axis.count
+        axis = tiling.axes[number]
+        ranges = [window.along(span, axis.range(at)) for at in range(axis.count)]
+        found[span.dim] = sum(high - low for low, high in ranges) / axis.count
     return found
 
 

@@ -176,7 +176,7 @@ class TileReplay(Moves):
         leaving: list[tuple[int, Array, int]] = []
         for number, tile in enumerate(tiles):
             used = dict(self.boxes), dict(self.slots)
-            if self.tiling.ahead and number + 1 < len(tiles):
+            if self.tiling.double_buffered and number + 1 < len(tiles):
                 loads, stores = self.move(tiles[number + 1])
                 yield from self._apart(loads, leaving, used)
                 yield from self._compute(tile, used)
@@ -203,7 +203,7 @@ class TileReplay(Moves):
             buffers = [self.shadow.places.get(name) for name in window.slot_buffers]
             if not all(buffer and buffer.bytes >= window.slot_bytes for buffer in buffers):
                 yield f"the window on '{window.tensor}' has no room"
-            elif self.tiling.ahead and window.axes:
+            elif self.tiling.double_buffered and window.axes:
                 least = 3 if window.load and window.store else 2
                 if window.slots < least:
                     yield f"the window on '{window.tensor}' needs {least} slots"

@@ -8,7 +8,7 @@ from gradlet.ir.graph import EXTERNAL_ROLES, Graph
 from gradlet.ops import OPS
 from gradlet.planner.fuse.rule import FusionGroup
 
-FOREVER = ("param", "const", "state")
+PERSISTENT = ("param", "const", "state")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _lifetimes(
         if tensor.role in EXTERNAL_ROLES:
             first[root] = 0
             last.setdefault(root, 0)
-        if tensor.role in FOREVER or name in (*graph.outputs, graph.loss):
+        if tensor.role in PERSISTENT or name in (*graph.outputs, graph.loss):
             first.setdefault(root, 0)
             last[root] = end
     return first, last
@@ -104,7 +104,7 @@ def _take_over(
         return
     output = node.outputs[op.outputs.index(op.overwriter) if op.overwriter else 0]
     root, shape = sharing.of[output], graph.tensors[output].shape
-    if root != output and any(graph.tensors[n].role in FOREVER for n in sharing.members[root]):
+    if root != output and any(graph.tensors[n].role in PERSISTENT for n in sharing.members[root]):
         return
     slots = dict(zip((s.rstrip("?") for s in op.inputs), node.inputs, strict=False))
     for slot in op.overwrites:
@@ -118,7 +118,7 @@ def _take_over(
         reusable = (
             owner != root
             and last[owner] == time
-            and not any(graph.tensors[n].role in FOREVER for n in sharing.members[owner])
+            and not any(graph.tensors[n].role in PERSISTENT for n in sharing.members[owner])
         )
         if reusable:
             last[owner] = last[root]

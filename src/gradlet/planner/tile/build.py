@@ -12,7 +12,6 @@ from gradlet.ops import OPS
 from gradlet.ops.base import Axis
 from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.model import Call
-from gradlet.planner.tile.choice import Choice, Context, Wish
 from gradlet.planner.tile.classes import (
     Part,
     all_kinds,
@@ -24,6 +23,7 @@ from gradlet.planner.tile.classes import (
 )
 from gradlet.planner.tile.launches import TileLaunches
 from gradlet.planner.tile.request import Problems
+from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
 from gradlet.planner.tile.search import Candidate, Operand, Problem, explored, judge
 from gradlet.planner.tile.streaming import far_sizes, fetching
 from gradlet.planner.tiling import TileAxis, Tiling
@@ -46,24 +46,24 @@ class Tiler:
         variants: Mapping[str, str],
         *,
         buffers: str,
-        wishes: Mapping[str, Wish] | None = None,
+        overrides: Mapping[str, ScheduleOverride] | None = None,
     ) -> None:
         self.graph, self.target, self.variants = graph, target, variants
         self.storage_of = storage_of
         self.problems = Problems(graph, target, storage_of, farthest)
         self.launches = TileLaunches(graph, target, variants, self.problems)
         self.modes = (False,) if buffers == "single" else (True, False)
-        self.wishes = wishes or {}
+        self.overrides = overrides or {}
         self._tile_axes: dict[object, TileAxis | None] = {}
         self._tile_parts: dict[object, list[Part] | None] = {}
-        self._known: dict[object, list[tuple[int, Choice]]] = {}  # with the room there was
+        self._known: dict[object, list[tuple[int, Schedule]]] = {}  # with the room there was
 
-    def choose(self, context: Context) -> Choice:
+    def choose(self, request: TilingRequest) -> Schedule:
         """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
         where they lie. Operands that do not fit even in pieces are left where they are."""
-        group, call, near, room = context.group, context.call, context.near, context.room
-        if call.name in self.wishes:
-            wished = self.realised(context, self.wishes[call.name])
+        group, call, near, room = request.group, request.call, request.near, request.room
+        if call.name in self.overrides:
+            wished = self.realised(request, self.overrides[call.name])
             if wished is not None:
                 return wished
         operands = list(self.problems.operands_of(group, call, near))
@@ -75,11 +75,11 @@ class Tiler:
         self._known[key].append((room, found))
         return found
 
-    def likeness(self, context: Context) -> object:
+    def likeness(self, request: TilingRequest) -> object:
         """What is the same for calls that have the same candidates."""
-        operands = self.problems.operands_of(context.group, context.call, context.near)
-        alike = self._likeness(context.group, context.call, list(operands))
-        return alike, context.room, context.call.repeat, self.wishes.get(context.call.name)
+        operands = self.problems.operands_of(request.group, request.call, request.near)
+        alike = self._likeness(request.group, request.call, list(operands))
+        return alike, request.room, request.call.repeat, self.overrides.get(request.call.name)
 
     def _likeness(
         self, group: FusionGroup, call: Call, operands: Sequence[Operand | None]
@@ -103,7 +103,7 @@ class Tiler:
 
     def _chosen(
         self, group: FusionGroup, call: Call, operands: Sequence[Operand | None], room: int
-    ) -> Choice:
+    ) -> Schedule:
         site = self.problems.site_of(group)
         far = sorted(
             (n for n, operand in enumerate(operands) if operand and operand.windowed),
@@ -122,58 +122,60 @@ class Tiler:
             ]
             tries.append((call, seen))
         for own, given in tries:
-            for ahead in self.modes:
-                choice = self._tiled(group, own, site, given, room, ahead)
-                if choice is not None:
-                    return choice
-        return Choice(call.kernel, None, 0)
+            for double_buffered in self.modes:
+                schedule = self._tiled(group, own, site, given, room, double_buffered)
+                if schedule is not None:
+                    return schedule
+        return Schedule(call.kernel, None, 0)
 
-    def fetchers(self, context: Context) -> list[str]:
+    def fetchers(self, request: TilingRequest) -> list[str]:
         """Variants that fetch an operand of this call themselves."""
-        operands = self.problems.operands_of(context.group, context.call, context.near)
+        operands = self.problems.operands_of(request.group, request.call, request.near)
         return [
-            call.kernel.variant for call, _ in fetching(context.call, operands, self.target.isa)
+            call.kernel.variant for call, _ in fetching(request.call, operands, self.target.isa)
         ]
 
-    def _seen(self, context: Context, variant: str) -> tuple[Call, Sequence[Operand | None]]:
+    def _seen(self, request: TilingRequest, variant: str) -> tuple[Call, Sequence[Operand | None]]:
         """The call and its operands as a variant sees them."""
-        operands = self.problems.operands_of(context.group, context.call, context.near)
-        for call, seen in fetching(context.call, operands, self.target.isa):
+        operands = self.problems.operands_of(request.group, request.call, request.near)
+        for call, seen in fetching(request.call, operands, self.target.isa):
             if call.kernel.variant == variant:
                 return call, seen
-        return context.call, operands
+        return request.call, operands
 
-    def realised(self, context: Context, wish: Wish) -> Choice | None:
-        """A wish as a choice, if it can be done in that context."""
-        problem = self.problem(context, wish.ahead, wish.variant)
+    def realised(self, request: TilingRequest, override: ScheduleOverride) -> Schedule | None:
+        """An override as a schedule, if it can be done as it asks."""
+        problem = self.problem(request, override.double_buffered, override.variant)
         numbers = {axis.name: number for number, axis in enumerate(problem.axes)}
-        if any(name not in numbers for name, _ in wish.split):
+        if any(name not in numbers for name, _ in override.split):
             return None
         tile = [axis.size for axis in problem.axes]
-        for name, size in wish.split:
+        for name, size in override.split:
             tile[numbers[name]] = size
         found = judge(problem, tuple(tile))
-        found = replace(found, order=tuple(numbers[name] for name, _ in wish.split))
+        found = replace(found, order=tuple(numbers[name] for name, _ in override.split))
         if found.wrong:
             return None
-        site = self.problems.site_of(context.group)
-        call, operands = self._seen(context, wish.variant)
-        made = self._made(context.group, call, site, operands, problem, found, wish.variant)
-        if isinstance(made, str) or made.kernel.variant != wish.variant:
+        site = self.problems.site_of(request.group)
+        call, operands = self._seen(request, override.variant)
+        made = self._made(request.group, call, site, operands, problem, found, override.variant)
+        if isinstance(made, str) or made.kernel.variant != override.variant:
             return None
         needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
-        return made if needed <= context.room else None
+        return made if needed <= request.room else None
 
-    def problem(self, context: Context, ahead: bool, variant: str = "") -> Problem:
+    def problem(self, request: TilingRequest, double_buffered: bool, variant: str = "") -> Problem:
         """What there is to choose for a call with all its far operands in windows, but for those
         that the variant fetches itself."""
-        key = ahead, variant
-        if key not in context.problems:
-            site = self.problems.site_of(context.group)
-            call, operands = self._seen(context, variant)
-            found = self.problems.problem_of(context.group, call, site, operands, set(), ahead)
-            context.problems[key] = found
-        return context.problems[key]
+        key = double_buffered, variant
+        if key not in request.problems:
+            site = self.problems.site_of(request.group)
+            call, operands = self._seen(request, variant)
+            found = self.problems.problem_of(
+                request.group, call, site, operands, set(), double_buffered
+            )
+            request.problems[key] = found
+        return request.problems[key]
 
     def variants_of(self, call: Call) -> list[str]:
         """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""
@@ -189,11 +191,13 @@ class Tiler:
         site: Site,
         operands: Sequence[Operand | None],
         room: int,
-        ahead: bool,
-    ) -> Choice | None:
+        double_buffered: bool,
+    ) -> Schedule | None:
         refused: set[str] = set()
         while True:
-            problem = self.problems.problem_of(group, call, site, operands, refused, ahead)
+            problem = self.problems.problem_of(
+                group, call, site, operands, refused, double_buffered
+            )
             found = explored(problem, room)
             if not found:
                 return None
@@ -215,7 +219,7 @@ class Tiler:
         given: tuple[FusionGroup, Call, Site, Sequence[Operand | None], Problem],
         found: Sequence[Candidate],
         room: int,
-    ) -> Choice | None:
+    ) -> Schedule | None:
         """The best tiling that does not cost much more than the first, and has tiles of such sizes
         that the kernel of the whole takes them; others are far slower."""
         for candidate in found[1:]:
@@ -237,7 +241,7 @@ class Tiler:
         problem: Problem,
         found: Candidate,
         variant: str = "",
-    ) -> Choice | str:
+    ) -> Schedule | str:
         """The tiling in full, or the name of an axis that cannot be split after all."""
         tiles = []
         for number in found.order:
@@ -262,15 +266,15 @@ class Tiler:
             sums = [problem.gradient]
             sums += [_partial_sum(operands[call.own_outputs], n) for n in group.beside[:1]]
         windows = tuple(
-            window_on(operand, places, tiles, problem.ahead) if operand else None
+            window_on(operand, places, tiles, problem.double_buffered) if operand else None
             for operand in (*operands, *sums)
         )
         if not all(copyable(window, tiles) for window in windows if window):
             return tiles[-1].name
-        tiling = Tiling(tuple(tiles), windows, problem.ahead)
+        tiling = Tiling(tuple(tiles), windows, problem.double_buffered)
         launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
         scratch = max(self.problems.scratch(kernel, item) for item in sizes)
-        return Choice(kernel, replace(tiling, launches=launches), scratch)
+        return Schedule(kernel, replace(tiling, launches=launches), scratch)
 
     def _tile_axis(self, site: Site, axis: Axis, tile: int) -> TileAxis | None:
         key = signature(site), axis.name, tile
@@ -295,11 +299,11 @@ def _partial_sum(result: Operand | None, node: Node) -> Operand:
     return replace(near, windowed=True, storage="")
 
 
-def _renamed(choice: Choice, names: Sequence[str]) -> Choice:
-    if choice.tiling is None:
-        return choice
+def _renamed(schedule: Schedule, names: Sequence[str]) -> Schedule:
+    if schedule.tiling is None:
+        return schedule
     windows = tuple(
         replace(window, tensor=name, near=name if window.near else "") if window else None
-        for window, name in zip(choice.tiling.windows, names, strict=False)
+        for window, name in zip(schedule.tiling.windows, names, strict=False)
     )
-    return replace(choice, tiling=replace(choice.tiling, windows=windows))
+    return replace(schedule, tiling=replace(schedule.tiling, windows=windows))

@@ -137,7 +137,7 @@ class Problems:
         site: Site,
         operands: Sequence[Operand | None],
         refused: set[str],
-        ahead: bool,
+        double_buffered: bool,
     ) -> Problem:
         op = OPS[site.node.op]
         axes = self._axes(op, site)
@@ -164,7 +164,7 @@ class Problems:
             present,
             call.macs,
             self.target.cores,
-            ahead,
+            double_buffered,
             lambda tile: self._tile_needs(call.kernel, site, axes, tile),
             allowed,
             gradient,

@@ -69,7 +69,7 @@ class Table:
             "axes": len(tiling.axes),
             "windows": windows,
             "reductions": sum(not axis.reduction for axis in tiling.axes),
-            "ahead": int(tiling.ahead),
+            "ahead": int(tiling.double_buffered),
             "count": tuple(axis.count for axis in tiling.axes),
             "steps": len(self.steps) - self.size_steps,
             "idle": skipped(tiling),
@@ -124,9 +124,8 @@ def _window_steps(window: Window, axes: Sequence[TileAxis], made: _Steps) -> Non
         for index, kind in enumerate(axis.kinds):
             far = 0
             for span in (span for at, span in window.spans if at == number):
-                extent = window.shape[span.dim]
-                start = index * axis.tile * span.step + span.start
-                far += min(max(0, start), extent - 1) * prod(window.shape[span.dim + 1 :]) * WORD
+                start, _ = window.along(span, axis.range(index))
+                far += start * prod(window.shape[span.dim + 1 :]) * WORD
             hops.append((far, kind * radix * box_bytes))
         made.add(number, tuple(hops))
 

@@ -13,7 +13,7 @@ from gradlet.planner.tiling import Tiling
 
 
 @dataclass(frozen=True)
-class Choice:
+class Schedule:
     """How a call is to run; no tiling means on the operands where they lie."""
 
     kernel: Kernel
@@ -27,7 +27,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Context:
+class TilingRequest:
     """A call, the storages that lie near, and the bytes that its boxes may take."""
 
     group: FusionGroup
@@ -37,19 +37,22 @@ class Context:
     problems: dict[tuple[bool, str], Problem] = field(
         default_factory=dict, init=False, compare=False
     )
-    """What there is to choose, ahead or not, once it was asked for; see Tiler.problem."""
+    """What there is to choose, double-buffered or not, once it was asked for; see Tiler.problem."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A way to run a call: how far axes are split, outermost first, ahead or not, the kernel."""
+class ScheduleOverride:
+    """A way to run a call that is asked for: how far axes are split, outermost first, whether views
+    are double-buffered, the kernel."""
 
     split: tuple[tuple[str, int], ...]
-    ahead: bool
+    double_buffered: bool
     variant: str
 
     @staticmethod
-    def of(choice: Choice) -> Wish:
-        tiling = choice.tiling
+    def of(schedule: Schedule) -> ScheduleOverride:
+        tiling = schedule.tiling
         split = tuple((axis.name, axis.tile) for axis in tiling.axes) if tiling else ()
-        return Wish(split, tiling.ahead if tiling else True, choice.kernel.variant)
+        return ScheduleOverride(
+            split, tiling.double_buffered if tiling else True, schedule.kernel.variant
+        )
