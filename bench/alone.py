@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from gradlet.planner.planner import Options, Plan, contexts
+from gradlet.planner.planner import Options, Plan, tiling_requests
 from gradlet.sim.build import library
 from gradlet.support.cache import keep
 from gradlet.tuner.measure import UNLIMITED, Job, measure
@@ -27,7 +27,7 @@ CACHES = ("GRADLET_CACHE",)
 
 def own_choices(given: Plan, names: list[str]) -> list[Job]:
     """What the planner has chosen for these calls."""
-    found = contexts(given.graph, given.target, Options())
+    found = tiling_requests(given.graph, given.target, Options())
     assert found is not None
     tiler, by_name = found
     searches = [
@@ -58,7 +58,7 @@ def alone(given: Plan, jobs: Sequence[Job]) -> Seconds:
     for job in TIMES * list(jobs):
         with nothing_compiled():
             begin = Seconds.now()
-            elf = build(job.functions.all, given.target)
+            elf = build(list(job.functions.values()), given.target)
             measure(elf, given.target, [job], [UNLIMITED])
             times.append(Seconds.now() - begin)
     return Seconds(median(t.clock for t in times), median(t.processors for t in times))

@@ -122,7 +122,7 @@ def measured(group: Group) -> Iterator[dict[str, Any]]:
     for number, node in enumerate(every.nodes):
         call = next(call for call in given.calls if call.name == node.name)
         other = few.nodes[number]
-        chosen, cycles = other.wish, every.measured[number]
+        chosen, cycles = other.override, every.measured[number]
         assert other.name == node.name
         assert chosen is not None
         best = min(cycles.values())

@@ -124,12 +124,18 @@ def test_the_plan_checker_uses_nothing_of_the_planner() -> None:
         "gradlet.planner.check.overlap",
         "gradlet.planner.check.overlap.overlap_faults",
         "gradlet.planner.check.ops",
+        "gradlet.planner.check.ops.tiling_faults",
+        "gradlet.planner.check.fusions",
         *(
-            f"gradlet.planner.check.ops.{kind}_faults"
-            for kind in ("back", "follow", "loss", "rider", "tiling")
+            f"gradlet.planner.check.fusions.{n}"
+            for n in ("channel_sizes", "fusion_faults", "own_operands")
         ),
         "gradlet.planner.model",
         *(f"gradlet.planner.model.{n}" for n in ("Buffer", "Call", "Plan")),
+        *(
+            f"gradlet.planner.model.{n}"
+            for n in ("BIAS_GRADIENT", "EPILOGUE", "LINEAR_BACKWARD", "LOSS_GRADIENT", "UPDATE")
+        ),
         "gradlet.planner.tiling",
         *(f"gradlet.planner.tiling.{n}" for n in ("Tiling", "Window")),
     }

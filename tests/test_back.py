@@ -15,8 +15,10 @@ from gradlet.api import training_graph
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
+from gradlet.planner.model import LINEAR_BACKWARD
 from gradlet.planner.planner import Call, Options, Plan, check_plan, plan
 from gradlet.targets.target import load as load_target
+from tests.launches import with_launch
 
 
 def mlp(batch: int = 1) -> tuple[nn.Module, torch.Tensor]:
@@ -36,7 +38,7 @@ def planned(graph: Graph, **options: object) -> Plan:
 
 
 def calls_back(made: Plan) -> list[Call]:
-    return [call for call in made.calls if call.back]
+    return [call for call in made.calls if call.fusion == LINEAR_BACKWARD]
 
 
 def test_layers_behind_the_first_go_back_in_one_call() -> None:
@@ -76,7 +78,7 @@ def other_nodes(call: Call) -> Call:
 
 
 def no_mask(call: Call) -> Call:
-    return replace(call, kernel=replace(call.kernel, mode="sgd"))
+    return with_launch(call, 0, kernel=replace(call.kernel, mode="sgd"))
 
 
 def other_operands(call: Call) -> Call:
@@ -84,13 +86,13 @@ def other_operands(call: Call) -> Call:
 
 
 def other_sizes(call: Call) -> Call:
-    return replace(call, sizes={"n": call.sizes["k"], "k": call.sizes["n"]})
+    return with_launch(call, 0, sizes=({"n": call.sizes["k"], "k": call.sizes["n"]},))
 
 
 @pytest.mark.parametrize("change", [other_nodes, no_mask, other_operands, other_sizes])
 def test_the_checker_finds(change: Callable[[Call], Call]) -> None:
     made = planned(graph_of())
-    calls = tuple(change(call) if call.back else call for call in made.calls)
+    calls = tuple(change(call) if call.fusion == LINEAR_BACKWARD else call for call in made.calls)
     with pytest.raises(GradletError, match="not sound"):
         check_plan(replace(made, calls=calls))
 

@@ -20,6 +20,7 @@ from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
+from gradlet.planner.model import EPILOGUE
 from gradlet.planner.planner import Options, plan
 from gradlet.support import compiler
 from gradlet.targets.target import load as load_target
@@ -63,7 +64,8 @@ def test_zoo_verifies(name: str, tmp_path: Path) -> None:
     listed = {row.name for row in verdict.tensors}
     graph = project.plan.graph
     made = {node.name: node.outputs[0] for node in graph.nodes}
-    inside = {made[name] for call in project.plan.calls if call.follow for name in call.nodes[:-1]}
+    epilogues = [call for call in project.plan.calls if call.fusion == EPILOGUE]
+    inside = {made[name] for call in epilogues for name in call.nodes[:-1]}
     for tensor in graph.tensors.values():
         if tensor.role in ("activation", "loss", "gradient", "updated"):
             # what an elementwise node takes up where it is made is in no memory to be looked at

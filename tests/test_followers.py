@@ -14,8 +14,10 @@ import gradlet
 from gradlet.api import training_graph
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
+from gradlet.planner.model import EPILOGUE
 from gradlet.planner.planner import Call, Options, Plan, check_plan, plan
 from gradlet.targets.target import load as load_target
+from tests.launches import with_launch
 
 
 class Residual(nn.Module):
@@ -53,7 +55,7 @@ def planned(target: str = "pulp-open", **options: object) -> Plan:
 
 def followed_by_two(made: Plan) -> dict[str, Call]:
     ops = {node.name: node.op for node in made.graph.nodes}
-    calls = (call for call in made.calls if call.follow and len(call.nodes) == 3)
+    calls = (call for call in made.calls if call.fusion == EPILOGUE and len(call.nodes) == 3)
     return {"_".join(ops[name] for name in call.nodes): call for call in calls}
 
 
@@ -63,9 +65,8 @@ def test_a_sum_and_its_relu_follow_at_once(target: str, buffers: str) -> None:
     found = followed_by_two(planned(target, buffers=buffers))
     assert set(found) == {"conv2d_add_relu", "conv2d_input_grad_add_relu_grad"}
     for call in found.values():
-        assert call.follow
+        assert [launch.when.tiles for launch in call.whole] == ["every", "last"]
         assert not call.updates
-        assert not call.back
 
 
 def test_not_where_nothing_is_fused() -> None:
@@ -73,15 +74,12 @@ def test_not_where_nothing_is_fused() -> None:
 
 
 def other_operand(call: Call) -> Call:
-    assert call.follow
-    result, own, *others = call.follow.operands
-    return replace(call, follow=replace(call.follow, operands=(result, own, *others[:-1], own)))
+    result, own, *others = call.whole[1].operands
+    return with_launch(call, 1, operands=(result, own, *others[:-1], own))
 
 
 def other_kernel(call: Call) -> Call:
-    assert call.follow
-    kernel = replace(call.follow.kernel, mode="relu")
-    return replace(call, follow=replace(call.follow, kernel=kernel))
+    return with_launch(call, 1, kernel=replace(call.whole[1].kernel, mode="relu"))
 
 
 def other_order(call: Call) -> Call:
@@ -124,5 +122,5 @@ def test_calls_that_differ_in_the_order_of_operands_are_not_taken_for_alike() ->
     captured = gradlet.capture(Differences(), (torch.randn(1, 4, 12, 12),), name="network")
     target = load_target("pulp-open", sizes={"L1": "16k"})
     made = plan(training_graph(captured), target, options=Options(buffers="double"))
-    tiled = (call for call in made.calls if call.tiling and call.follow)
-    assert {call.tiling.finish_operands for call in tiled if call.tiling} >= {(0, 0, 4), (0, 4, 0)}
+    tiled = (call for call in made.calls if call.tiling and call.fusion == EPILOGUE)
+    assert {call.launches[-1].operands for call in tiled} >= {(0, 0, 4), (0, 4, 0)}

@@ -16,8 +16,10 @@ from gradlet.api import training_graph
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
+from gradlet.planner.model import LINEAR_BACKWARD, LOSS_GRADIENT
 from gradlet.planner.planner import Call, Options, Plan, check_plan, plan
 from gradlet.targets.target import load as load_target
+from tests.launches import with_launch
 
 
 def network(batch: int = 1) -> tuple[nn.Module, torch.Tensor]:
@@ -37,7 +39,7 @@ def planned(graph: Graph, **options: Any) -> Plan:
 
 
 def loss_calls(made: Plan) -> list[Call]:
-    return [call for call in made.calls if call.loss]
+    return [call for call in made.calls if call.fusion == LOSS_GRADIENT]
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -70,23 +72,23 @@ def other_operands(call: Call) -> Call:
 
 
 def other_sizes(call: Call) -> Call:
-    return replace(call, sizes={**call.sizes, "classes": 10})
+    return with_launch(call, 0, sizes=({**call.sizes, "classes": 10},))
 
 
 def one_step(call: Call) -> Call:
-    return replace(call, repeat=1)
+    return with_launch(call, 0, repeat=1)
 
 
 @pytest.mark.parametrize("change", [other_order, other_operands, other_sizes, one_step])
 def test_the_checker_finds(change: Callable[[Call], Call]) -> None:
     made = planned(graph_of())
-    calls = tuple(change(call) if call.loss else call for call in made.calls)
+    calls = tuple(change(call) if call.fusion == LOSS_GRADIENT else call for call in made.calls)
     with pytest.raises(GradletError, match="not sound"):
         check_plan(replace(made, calls=calls))
 
 
 def test_the_way_back_goes_through_a_view_to_the_relu() -> None:
-    (call,) = [call for call in planned(graph_of()).calls if call.back]
+    (call,) = [call for call in planned(graph_of()).calls if call.fusion == LINEAR_BACKWARD]
     assert call.nodes == ("d_reshape_0", "d_conv2d_0", "d_3.weight", "3.weight.next")
     assert call.kernel.mode == "relu_sgd"
 

@@ -16,7 +16,7 @@ from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.planner.memory.place import Request, lower_bound, place
 from gradlet.planner.planner import Options, Plan, check_plan, plan
-from gradlet.planner.schedule import ordered_units
+from gradlet.planner.schedule import ordered_groups
 from gradlet.targets.target import load as load_target
 from tests.models import MODELS
 
@@ -184,8 +184,7 @@ def test_two_weights_that_need_each_other_are_not_both_fused() -> None:
 
 
 def test_order_keeps_forward_before_backward() -> None:
-    units = ordered_units(graph_of("residual"), isa=("c",))
-    phases = [unit.phase for unit in units]
+    phases = [group.phase for group in ordered_groups(graph_of("residual"))]
     assert phases.index("backward") == len([p for p in phases if p == "forward"])
 
 

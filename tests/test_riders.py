@@ -16,9 +16,12 @@ from gradlet.api import training_graph
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
+from gradlet.planner.launch import Launch
+from gradlet.planner.model import BIAS_GRADIENT, UPDATE
 from gradlet.planner.planner import Call, Options, Plan, check_plan, plan
-from gradlet.planner.tile.choice import Wish
+from gradlet.planner.tile.schedule import ScheduleOverride
 from gradlet.targets.target import load as load_target
+from tests.launches import with_launch, with_tiles
 
 
 def network() -> tuple[nn.Module, torch.Tensor]:
@@ -46,7 +49,7 @@ def planned(graph: Graph, l1: str = "64k", **options: Any) -> Plan:
 
 
 def carriers(made: Plan) -> dict[str, Call]:
-    return {call.name: call for call in made.calls if call.rider}
+    return {call.name: call for call in made.calls if call.fusion == BIAS_GRADIENT}
 
 
 def test_biases_ride_on_weights() -> None:
@@ -54,10 +57,10 @@ def test_biases_ride_on_weights() -> None:
     # channels of a group are not one behind the other in a tile of groups: that bias is by itself
     assert set(found) == {"0.weight.next", "2.weight.next", "4.weight.next", "9.weight.next"}
     call = found["0.weight.next"]
-    assert call.all_nodes == ("d_0.weight", "0.weight.next", "d_0.bias", "0.bias.next")
+    assert call.nodes == ("d_0.weight", "0.weight.next", "d_0.bias", "0.bias.next")
     assert call.outputs == ("0.weight.next", "0.bias.next")
-    assert call.rider
-    assert call.rider.kernel.name == "gl_f32_channel_sum_sum_sgd__chains"
+    assert call.beside
+    assert call.beside.kernel.name == "gl_f32_channel_sum_sum_sgd__chains"
     assert Plan.loads(planned(graph_of()).dumps()).calls == planned(graph_of()).calls
 
 
@@ -84,58 +87,78 @@ SPLITS = {
 
 @pytest.fixture(params=SPLITS)
 def split(request: pytest.FixtureRequest) -> Plan:
-    wish = Wish(SPLITS[request.param], True, "ref")
-    made = planned(graph_of(), "24k", buffers="double", wishes={"0.weight.next": wish})
+    override = ScheduleOverride(SPLITS[request.param], True, "ref")
+    made = planned(graph_of(), "24k", buffers="double", overrides={"0.weight.next": override})
     tiling = carriers(made)["0.weight.next"].tiling
     assert tiling
-    assert tuple((axis.name, axis.tile) for axis in tiling.axes) == wish.split
+    assert tuple((axis.name, axis.tile) for axis in tiling.axes) == override.split
     return made
 
 
-def resting_never(call: Call) -> Call:
+def with_sums(call: Call, change: Callable[[Launch], Launch | None]) -> Call:
+    """What tiles sum up beside is changed."""
     assert call.tiling
-    assert call.tiling.riding
-    wrong = () if call.tiling.riding.idle else (0,)
-    riding = replace(call.tiling.riding, idle=wrong)
-    return replace(call, tiling=replace(call.tiling, riding=riding))
+    tiling = with_tiles(call.tiling, lambda x: not x.barrier and x.when.tiles != "last", change)
+    return replace(call, tiling=tiling)
+
+
+def never_skipped(call: Call) -> Call:
+    def change(launch: Launch) -> Launch:
+        wrong = () if launch.when.first_along else (0,)
+        return replace(launch, when=replace(launch.when, first_along=wrong))
+
+    return with_sums(call, change)
 
 
 def other_sizes(call: Call) -> Call:
-    assert call.tiling
-    assert call.tiling.riding
-    riding = call.tiling.riding
-    sizes = tuple({**item, "inner": 1} for item in riding.sizes)
-    return replace(call, tiling=replace(call.tiling, riding=replace(riding, sizes=sizes)))
+    return with_sums(call, lambda x: replace(x, sizes=tuple({**s, "inner": 1} for s in x.sizes)))
 
 
 def turned_round(call: Call) -> Call:
     """As many elements, but those of other channels."""
-    assert call.tiling
-    assert call.tiling.riding
-    riding = call.tiling.riding
-    sizes = tuple({**s, "outer": s["inner"], "inner": s["outer"]} for s in riding.sizes)
-    return replace(call, tiling=replace(call.tiling, riding=replace(riding, sizes=sizes)))
+
+    def change(launch: Launch) -> Launch:
+        turned = ({**s, "outer": s["inner"], "inner": s["outer"]} for s in launch.sizes)
+        return replace(launch, sizes=tuple(turned))
+
+    return with_sums(call, change)
 
 
 def left_out(call: Call) -> Call:
-    assert call.tiling
-    return replace(call, tiling=replace(call.tiling, riding=None))
+    return with_sums(call, lambda launch: None)
 
 
 def other_operand(call: Call) -> Call:
-    assert call.rider
-    return replace(call, rider=replace(call.rider, summed=call.rider.summed + 1))
+    assert call.beside
+    *results, summed, settings = call.beside.operands
+    return with_launch(call, 1, operands=(*results, (summed or 0) + 1, settings))
 
 
 def other_update(call: Call) -> Call:
-    assert call.rider
-    kernel = replace(call.rider.kernel, epilogue="")
-    return replace(call, rider=replace(call.rider, kernel=kernel))
+    assert call.beside
+    return with_launch(call, 1, kernel=replace(call.beside.kernel, epilogue=""))
+
+
+def behind_a_barrier(call: Call) -> Call:
+    return with_launch(call, 1, barrier=True)
+
+
+def another_fusion(call: Call) -> Call:
+    return replace(call, fusion=UPDATE)
 
 
 @pytest.mark.parametrize(
     "change",
-    [resting_never, other_sizes, turned_round, left_out, other_operand, other_update],
+    [
+        never_skipped,
+        other_sizes,
+        turned_round,
+        left_out,
+        other_operand,
+        other_update,
+        behind_a_barrier,
+        another_fusion,
+    ],
 )
 def test_the_checker_finds(split: Plan, change: Callable[[Call], Call]) -> None:
     check_plan(split)

@@ -18,11 +18,13 @@ from gradlet import zoo
 from gradlet.engines import device
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.ir.graph import Graph
-from gradlet.planner.planner import Options, Plan, Wish, check_plan, plan
+from gradlet.planner.planner import Call, Options, Plan, ScheduleOverride, check_plan, plan
+from gradlet.planner.tile.layout import held
 from gradlet.planner.tile.table import table_bytes
 from gradlet.planner.tiling import TileAxis, Tiling, Window
 from gradlet.sim import Symbols
 from gradlet.targets.target import load as load_target
+from tests.launches import at, partial_sums, with_tiles
 from tests.pulp.support import model_graph, zoo_graph
 
 
@@ -34,15 +36,15 @@ def tiled(graph: Graph, l1: str, cores: int = 4, **options: Any) -> Plan:
 @pytest.fixture(scope="module")
 def lenet() -> Plan:
     """Tiles of images and channels, sums over tiles, first boxes fetched early."""
-    halves = Wish((("inner", 27),), ahead=True, variant="hold_a_5x4")
-    return tiled(model_graph("lenet"), "11k", wishes={"relu_2": halves})
+    halves = ScheduleOverride((("inner", 27),), double_buffered=True, variant="hold_a_5x4")
+    return tiled(model_graph("lenet"), "11k", overrides={"relu_2": halves})
 
 
 def test_it_has_what_is_broken_below(lenet: Plan) -> None:
     windows = [w for t in lenet.tilings for w in t.windows if w]
     assert any(w.early for w in windows)
-    assert any(t.finish for t in lenet.tilings)
-    assert any(t.more and not t.made_in for t in lenet.tilings)
+    assert any(any(map(at("last"), t.launches)) for t in lenet.tilings)
+    assert any(any(map(at("later"), t.launches)) and not partial_sums(t) for t in lenet.tilings)
     assert {w.slots for w in windows} >= {0, 1, 2, 3}
     check_plan(lenet)
 
@@ -79,14 +81,23 @@ def retiled(call: str, change: Callable[[Tiling], Tiling]) -> Change:
     return changed
 
 
+def sizes_turned(tiling: Tiling) -> Tiling:
+    """The sizes of each tile class are those of another."""
+    return with_tiles(tiling, lambda x: True, lambda x: replace(x, sizes=x.sizes[::-1]))
+
+
+def _ending_with(call: Call, epilogue: str) -> Call:
+    assert call.tiling
+    launches = call.tiling.launches
+    first = replace(launches[0], kernel=replace(call.kernel, epilogue=epilogue))
+    return replace(call, tiling=replace(call.tiling, launches=(first, *launches[1:])))
+
+
 def ending_with(call: str, epilogue: str) -> Change:
     """The kernel of a call with another epilogue."""
 
     def changed(original: Plan) -> Plan:
-        calls = [
-            replace(c, kernel=replace(c.kernel, epilogue=epilogue)) if c.name == call else c
-            for c in original.calls
-        ]
+        calls = [_ending_with(c, epilogue) if c.name == call else c for c in original.calls]
         assert tuple(calls) != original.calls
         return replace(original, calls=tuple(calls))
 
@@ -259,15 +270,15 @@ BROKEN: dict[str, tuple[Change, str]] = {
         "'max_pool2d_0': the tiles of batch do not make up the whole",
     ),
     "nobody adds": (
-        retiled("relu_2", lambda t: replace(t, more=None)),
-        "'relu_2': tiles of a sum have no kernel that adds them",
+        retiled("relu_2", lambda t: with_tiles(t, at("later"), lambda x: None)),
+        "'relu_2': its launches run at first, last tiles, not at first, later, last",
     ),
     "no update at the end": (
-        retiled("0.weight.next", lambda t: replace(t, finish=None, windows=t.windows[:-1])),
-        "'0.weight.next': the update of a sum of tiles does not come",
+        retiled("0.weight.next", lambda t: with_tiles(t, at("last"), lambda x: None)),
+        "'0.weight.next': its launches run at first, later tiles, not at first, later, last",
     ),
     "sizes of another tile": (
-        retiled("relu_0", lambda t: replace(t, sizes=t.sizes[::-1])),
+        retiled("relu_0", sizes_turned),
         r"'relu_0': tile \(0, 0\) is computed with the sizes of another",
     ),
     "a bias with every tile": (
@@ -275,8 +286,8 @@ BROKEN: dict[str, tuple[Change, str]] = {
         "'relu_2': '7.bias' is added once too often",
     ),
     "nothing behind it": (
-        retiled("relu_2", lambda t: replace(t, finish=None)),
-        "'relu_2': what follows the tiles is left out",
+        retiled("relu_2", lambda t: with_tiles(t, at("last"), lambda x: None)),
+        "'relu_2': its launches run at first, later tiles, not at first, later, last",
     ),
     "a part of a sum that is taken for the whole": (
         ending_with("relu_2", "relu"),
@@ -349,7 +360,7 @@ def test_tables_and_control_are_as_large_as_in_c(lenet: Plan, tmp_path: Path) ->
     begin, end = (symbols.address(name) or 0 for name in ("gl_control", "gl_control_end"))
     assert 0 < end - begin <= lenet.control_bytes
     source = project.folder / "net.c"
-    text = source.read_text()
+    text = source.read_text() + held()
     for index, call in enumerate(lenet.calls):
         if call.tiling:
             size = table_bytes(call.tiling)

@@ -29,7 +29,7 @@ from gradlet.tuner.measure import NO_FIT
 from gradlet.tuner.pool import Pool
 from gradlet.tuner.program import build
 from gradlet.tuner.project import tune_project
-from gradlet.tuner.tune import Settings, Tuned, Wish, tune
+from gradlet.tuner.tune import ScheduleOverride, Settings, Tuned, tune
 from tests.pulp.support import device_project, model_graph, zoo_graph
 from tests.test_cli import gradlet as command
 
@@ -75,7 +75,7 @@ def tuned(given: Plan, cache: Path, *, pool: Pool | None = None, calls: int = 3)
 
 
 def test_a_candidate_costs_what_the_node_costs(small: Plan, tmp_path: Path) -> None:
-    """The choice of the planner, measured by itself, against the same node in the network; there
+    """The schedule of the planner, measured by itself, against the same node in the network; there
     the first boxes come in earlier, and what stays near needs no copy."""
     found = tuned(small, tmp_path / "cache", calls=8)
     run = sim.run(gradlet.emit(small, tmp_path / "p"), steps=2)
@@ -178,7 +178,7 @@ def test_giving_up_changes_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     target = load_target("pulp-open", sizes={"L1": "12k"})
     given = layer_plan("conv2d", layer, [4, 12, 12], target)
 
-    def every(place: str) -> Mapping[Wish, int]:
+    def every(place: str) -> Mapping[ScheduleOverride, int]:
         found = tune(
             given,
             Settings(exhaustive=True, tiles=8),
@@ -194,7 +194,7 @@ def test_giving_up_changes_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     to_the_end = every("all")
     assert len(to_the_end) > 4 * len(some)
     assert some.items() <= to_the_end.items()
-    stopped = [cycles for wish, cycles in to_the_end.items() if wish not in some]
+    stopped = [cycles for override, cycles in to_the_end.items() if override not in some]
     assert min(stopped) > 1.2 * min(some.values())
 
 
@@ -311,7 +311,7 @@ def test_a_project_all_in_l1(tmp_path: Path) -> None:
     project = device_project(model_graph("lenet"), tmp_path / "p")
     found = tuned(project.plan, tmp_path / "cache")
     assert not found.plan.tilings
-    assert all(node.wish is None or node.wish.split == () for node in found.nodes)
+    assert all(node.override is None or node.override.split == () for node in found.nodes)
 
 
 def test_a_second_tune_is_an_answer_from_memory(

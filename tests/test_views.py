@@ -18,7 +18,8 @@ from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.planner import schedule as order
-from gradlet.planner.fuse import bias_gradient as ride
+from gradlet.planner.fuse import bias_gradient, update
+from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.planner import Options, Plan, check_plan, plan
 from gradlet.targets.target import load as load_target
 
@@ -62,7 +63,7 @@ def weight_norm(p: nn.ParameterDict, x: Tensor) -> Tensor:
 
 
 def bias_is_the_map(p: nn.ParameterDict, x: Tensor) -> Tensor:
-    """The gradient of the weight reads the bias, whose own gradient could ride on it."""
+    """The gradient of the weight reads the bias, whose own gradient could be fused with it."""
     return F.conv2d(p["b"].detach().reshape(1, 8, 1, 1), p["w"], p["b"], padding=3) + x
 
 
@@ -128,8 +129,8 @@ def test_they_train_as_torch_does(name: str, tmp_path: Path) -> None:
 BLIND = {  # a planner that does not see views makes plans that the checker refuses
     "layer scale": (order, "but something else is there"),
     "made bias": (order, "but something else is there"),
-    "bias is the map": (ride, "over 'reshape_0', which it reads"),
-    "weight is the input": (order, "over 'detach_0', which it reads"),
+    "bias is the map": (bias_gradient, "over 'reshape_0', which it reads"),
+    "weight is the input": (update, "over 'detach_0', which it reads"),
 }
 
 
@@ -166,8 +167,8 @@ def test_the_checker_sees_a_result_on_an_operand() -> None:
 def test_a_plan_that_cannot_be_ordered_is_our_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather than never to come back."""
 
-    def circular(graph: Graph, units: list[order.Unit]) -> list[set[int]]:
-        return [{(i + 1) % len(units)} for i in range(len(units))]
+    def circular(graph: Graph, groups: list[FusionGroup]) -> list[set[int]]:
+        return [{(i + 1) % len(groups)} for i in range(len(groups))]
 
     monkeypatch.setattr(order, "_dependences", circular)
     with pytest.raises(AssertionError, match="no order"):

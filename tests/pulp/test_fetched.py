@@ -16,7 +16,7 @@ from gradlet.engines import sim
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
-from gradlet.planner.planner import Options, Plan, check_plan, contexts, plan
+from gradlet.planner.planner import Options, Plan, check_plan, plan, tiling_requests
 from gradlet.sim import SimError
 from gradlet.targets.target import load as load_target
 from gradlet.tuner.search import Search, Settings
@@ -89,14 +89,14 @@ def test_it_is_never_taken_where_all_data_are_near() -> None:
 
 def test_the_tuner_has_it_among_its_candidates() -> None:
     target, given = load_target("pulp-open", sizes={"L1": "24k"}), graph()
-    found = contexts(given, target, Options(buffers="double"))
+    found = tiling_requests(given, target, Options(buffers="double"))
     assert found
     tiler, known = found
     search = Search(known["conv2d_2"].call, tiler, known["conv2d_2"], Settings(keep=200), given)
     search.wanted()
-    wishes = [wish for wish in search.wanted() if wish.variant == "columns_dma"]
-    assert wishes
-    for wish in wishes:
-        (fetched,) = [w for w in search.jobs[wish].tiling.windows if w and w.fetched]
+    overrides = [override for override in search.wanted() if override.variant == "columns_dma"]
+    assert overrides
+    for override in overrides:
+        (fetched,) = [w for w in search.jobs[override].tiling.windows if w and w.fetched]
         assert fetched.tensor == "conv2d_1"
         assert not fetched.near

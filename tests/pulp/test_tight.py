@@ -10,6 +10,7 @@ import pytest
 import gradlet
 from gradlet.engines import host
 from gradlet.planner.planner import Plan, check_plan
+from tests.launches import at, partial_sums
 from tests.tight import tight
 
 PLANNED = range(0, 60, 2)
@@ -28,9 +29,9 @@ def test_they_differ_in_all_respects(plans: dict[int, Plan]) -> None:
     found = plans.values()
     assert sum(bool(p.tilings) for p in found) > len(plans) / 2
     tilings = [t for p in found for t in p.tilings]
-    assert {t.ahead for t in tilings} == {True, False}
-    assert any(t.made_in for t in tilings)
-    assert any(t.more and not t.made_in for t in tilings)
+    assert {t.double_buffered for t in tilings} == {True, False}
+    assert any(map(partial_sums, tilings))
+    assert any(any(map(at("later"), t.launches)) and not partial_sums(t) for t in tilings)
     assert any(w.early for t in tilings for w in t.windows if w)
     assert {len(p.target.memories) for p in found} == {2, 3}
     assert {p.graph.layout for p in found} == {"chw", "hwc"}

@@ -39,7 +39,7 @@ def test_modes_of_buffers(buffers: str, recipe: dict[str, Any], tmp_path: Path) 
     options = Options(buffers=buffers)
     project = device_project(graph, tmp_path / "p", cores=4, options=options, L1="10k")
     assert project.plan.tilings
-    assert {tiling.ahead for tiling in project.plan.tilings} >= {buffers == "double"}
+    assert {tiling.double_buffered for tiling in project.plan.tilings} >= {buffers == "double"}
     verdict = gradlet.verify(project, steps=2)
     assert verdict.passed, verdict.first_wrong
     assert all(verdict.bit_identical.values())

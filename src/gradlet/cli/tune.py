@@ -165,7 +165,7 @@ def _show_layer(value: dict[str, Any]) -> None:
         table.add_column(column, justify="right" if column in ("cycles", "MAC/cycle") else "left")
     for row in value["all"][:SHOWN]:
         split = ", ".join(f"{name} by {size}" for name, size in row["split"]) or "whole"
-        buffers = "double" if row["ahead"] else "single"
+        buffers = "double" if row["double_buffered"] else "single"
         rate = f"{row['mac_per_cycle']:.2f}"
         table.add_row(split, buffers, row["variant"], f"{row['cycles']:,}", rate)
     console().print(table)

@@ -169,7 +169,7 @@ def _manifest(plan: Plan, files: Mapping[str, bytes]) -> bytes:
     nodes = [
         {
             "name": call.name,
-            "nodes": list(call.all_nodes),
+            "nodes": list(call.nodes),
             "op": node_op(known, call),
             "phase": call.phase,
             "kernel": call.kernel.name,
@@ -207,7 +207,7 @@ def _tile(call: Call) -> dict[str, Any] | None:
     return {
         "axes": {axis.name: [axis.tile, axis.size] for axis in tiling.axes},
         "tiles": tiling.count,
-        "buffers": "double" if tiling.ahead else "single",
+        "buffers": "double" if tiling.double_buffered else "single",
         "copied": [w.tensor for w in tiling.windows if w and (w.load or w.store)],
     }
 

@@ -11,14 +11,13 @@ from gradlet.codegen.golden import AT_END, Golden, golden_level, sample_count
 from gradlet.codegen.names import comment, identifiers, initializer, size_text, string
 from gradlet.codegen.oracle import oracle_source
 from gradlet.codegen.regions import WORD, arenas, mixed_regions, regions
-from gradlet.codegen.tiles import Link, chained, tiled_call
+from gradlet.codegen.tiles import Link, arguments, chained, sizes_type, tiled_call
 from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Graph, Node
-from gradlet.kernels import catalogue
-from gradlet.ops.base import Size
 from gradlet.ops.dropout import dropout_state
 from gradlet.ops.learning.labels import LOSSES
 from gradlet.ops.learning.optimizer import clip_of, hyper_of, optimizer_of
+from gradlet.planner.launch import Ref
 from gradlet.planner.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.planner.parts import parts
 from gradlet.runtime import headers, startup
@@ -28,7 +27,7 @@ from gradlet.targets.target import simulator_options
 
 def node_op(nodes: Mapping[str, Node], call: Call) -> str:
     """The ops that a call computes, of the nodes of its graph by their names."""
-    return "+".join(nodes[name].op for name in call.all_nodes)
+    return "+".join(nodes[name].op for name in call.nodes)
 
 
 def parameter_count(plan: Plan) -> int:
@@ -174,38 +173,19 @@ def _call(
     chain: Mapping[int, Link],
     nodes: Mapping[str, Node],
 ) -> dict[str, Any]:
-    operands = [f"T_{names[n]}" if n else "0" for n in (*call.outputs, *call.inputs)]
-    behind = len(call.follow.operands) - 2 if call.follow else 0  # operands of what follows alone
-    made, first = call.rider.made if call.rider else len(call.outputs), len(call.outputs)
-    arguments = ["me", *operands[:made], *operands[first : len(operands) - behind]]
     scratch = ""
     if call.scratch:
         place = plan.buffer_of()[call.scratch]
         scratch = f"&{plan.prefix}_{place.region}[{place.offset // WORD}].f32"
-        arguments.append(scratch)
-    if catalogue.families()[call.kernel.family].stepped:
-        arguments.append("step" if call.repeat > 1 else "0")
-    arguments.append(f"&sizes_{index}")
     module = nodes[call.nodes[0]].module
     return {
         "index": index,
         "repeat": call.repeat,
-        "symbol": call.kernel.symbol(plan.prefix),
-        "arguments": ", ".join(arguments),
-        "sizes": size_text(call.sizes),
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
         "link": chain.get(index),
-        "follow": _also(plan, call.behind.kernel, call.behind.sizes, call.behind.operands, operands)
-        if call.behind and not call.tiling
-        else None,
-        "rider": _also(
-            plan, call.rider.kernel, call.rider.sizes, call.rider.operands(call), operands
-        )
-        if call.rider and not call.tiling
-        else None,
-        "sizes_type": catalogue.sizes_type(call.kernel.family, plan.prefix),
+        "phases": [] if call.tiling else _phases(plan, index, call, names, scratch),
         "comment": comment(
-            f"{' and '.join(call.all_nodes)}: {node_op(nodes, call)}"
+            f"{' and '.join(call.nodes)}: {node_op(nodes, call)}"
             + (f" of {module}" if module else "")
         ),
     }
@@ -246,20 +226,29 @@ def _golden_view(
     }
 
 
-def _also(
-    plan: Plan,
-    kernel: catalogue.Kernel,
-    sizes: Mapping[str, Size],
-    positions: Sequence[int],
-    operands: Sequence[str],
-) -> dict[str, str]:
-    """A further kernel of a call, over some of its operands."""
-    return {
-        "symbol": kernel.symbol(plan.prefix),
-        "arguments": ", ".join(["me", *(operands[position] for position in positions)]),
-        "sizes": size_text(sizes),
-        "sizes_type": catalogue.sizes_type(kernel.family, plan.prefix),
-    }
+def _phases(
+    plan: Plan, index: int, call: Call, names: Mapping[str, str], scratch: str
+) -> list[list[dict[str, str]]]:
+    """The launches of a call without tiles, from one barrier to the next."""
+
+    def operand(position: Ref) -> str:
+        return "0" if position is None else f"T_{names[call.operands[position]]}"
+
+    phases: list[list[dict[str, str]]] = []
+    for number, launch in enumerate(call.whole):
+        kind = "sizes" if number == 0 else "follow" if launch.barrier else "rider"
+        step = "step" if launch.repeat > 1 else "0"
+        own = {
+            "kind": kind,
+            "symbol": launch.kernel.symbol(plan.prefix),
+            "arguments": arguments(operand, scratch, launch, f"&{kind}_{index}", step),
+            "sizes": size_text(launch.sizes[0]),
+            "sizes_type": sizes_type(plan, launch),
+        }
+        phases += [[own]] if launch.barrier else []
+        if not launch.barrier:
+            phases[-1].append(own)
+    return phases
 
 
 def golden_floats(values: Any) -> str:

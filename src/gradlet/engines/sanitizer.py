@@ -180,7 +180,7 @@ class Sanitizer:
     def next_kernel(self, entry: Entry) -> None:
         """A kernel is entered once more, or for another tile: only its boxes are open now."""
         self.kernel = entry.kernel
-        if entry.beside:
+        if not entry.launch.barrier:
             return  # other cores may still be in the kernel before, whose operands are open
         if not entry.views:
             self.new_phase()
@@ -188,20 +188,20 @@ class Sanitizer:
         assert self.call is not None
         assert self.call.tiling is not None
         self._close()
+        starts = entry.launch == self.call.launches[0]
         begun, self.begun = self.begun, True
-        away = begun and entry.first and not self.call.tiling.ahead
+        away = begun and entry.first and not self.call.tiling.double_buffered
         self.new_phase(2 if away else 1)  # before boxes go out and in, and behind that
-        fresh = entry.first and entry.kernel == self.call.kernel
-        tiling = self.call.tiling
-        sums = {tiling.made_in, tiling.riding.made_in if tiling.riding else 0} - {0}
+        fresh = entry.first and starts
         inputs: list[tuple[Span, View]] = []
         outputs: list[tuple[Span, View]] = []
         for position, view in enumerate(entry.views):
             if view is None or view.window.fetched:
                 continue
-            if view.window.once and entry.kernel != self.call.kernel:
+            if view.window.once and not starts:
                 continue
-            written = position < len(self.call.outputs) or position in sums
+            partial_sum = position >= len(self.call.operands)
+            written = position < len(self.call.outputs) or partial_sum
             (outputs if written else inputs).append((self._box(view), view))
         scratch = [self.span(self.call.scratch)] if self.call.scratch else []
         self.granted = [*(s for s, _ in outputs), *scratch, *(s for s, _ in inputs), *self.loss]
@@ -264,7 +264,7 @@ class Sanitizer:
             return f"between two steps: {reason}; {self._what(fault)}"
         modules = {node.name: node.module for node in self.plan.graph.nodes}
         first = self.kernel.family == self.call.kernel.family
-        module = modules[self.call.nodes[0 if first else -1]]
+        module = modules[self.call.nodes[0] if first else self.call.name]
         where = f" of module '{module}'" if module else ""
         return (
             f"node '{self.call.name}'{where} (kernel {self.kernel.name}): {reason}; "

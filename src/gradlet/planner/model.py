@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
-from gradlet.kernels.catalogue import Kernel, maps
+from gradlet.kernels.catalogue import Kernel
 from gradlet.ops.base import Size
+from gradlet.planner.launch import Launch, launch_from_json
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, windows_of
 from gradlet.planner.tiling import Tiling, tiling_from_json
 from gradlet.targets.target import Memory, Target
@@ -23,13 +24,18 @@ NEAR, FAR = "near_", "far_"
 REGIONS = tuple(place + kind for place in ("", NEAR, FAR) for kind in KINDS)
 """The near ones hold what lies in a nearer memory than the rest, the far ones what lies farther
 away; each region is an array in C."""
+EPILOGUE, UPDATE, BIAS_GRADIENT = "epilogue", "update", "bias_gradient"
+LINEAR_BACKWARD, LOSS_GRADIENT = "linear_backward", "loss_gradient"
+"""Fusions that others than their rules must know; each has a file of that name in planner/fuse/."""
 
 
 @dataclass(frozen=True)
 class Buffer:
     """Bytes at one address, live from call `first` to call `last`, shared by `tensors` in turn.
 
-    late: only from the last tile of the first call on. gone: no longer in that of the last call.
+    It is taken from the begin of its first call to the end of its last one; or only from the last
+    tile of the first on (from_last_tile), and no longer in the last tile of the last
+    (before_last_tile).
     """
 
     name: str
@@ -40,13 +46,13 @@ class Buffer:
     first: int
     last: int
     tensors: tuple[str, ...]
-    late: bool = False
-    gone: bool = False
+    from_last_tile: bool = False
+    before_last_tile: bool = False
 
     @property
-    def halves(self) -> tuple[int, int]:
-        """Its life where every call counts twice: up to its last tile, and that."""
-        return 2 * self.first + self.late, 2 * self.last + (not self.gone)
+    def interval(self) -> tuple[int, int]:
+        """Its lifetime where every call counts twice: up to its last tile, and that."""
+        return 2 * self.first + self.from_last_tile, 2 * self.last + (not self.before_last_tile)
 
     @property
     def kind(self) -> str:
@@ -55,95 +61,75 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Follow:
-    """A kernel that works on the result where it is made, behind a barrier: its operands by their
-    positions among the outputs and inputs of the call."""
-
-    kernel: Kernel
-    sizes: Mapping[str, Size]
-    operands: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Rider:
-    """A kernel that runs beside another one, with no barrier between: it sums up the operand at
-    position `summed` of the call, and replaces what the last of the call's outputs hold, from
-    position `made` on, as many as its update has."""
-
-    nodes: tuple[str, ...]
-    kernel: Kernel
-    sizes: Mapping[str, Size]
-    made: int
-    summed: int
-
-    def operands(self, call: Call) -> tuple[int, ...]:
-        """By position: results, what is summed, the settings of the update."""
-        settings = len(call.outputs) + len(call.inputs) - 1
-        return (*range(self.made, len(call.outputs)), self.summed, settings)
-
-
-@dataclass(frozen=True)
 class Call:
-    """One kernel call. `nodes` are the graph's nodes that it computes; the last gives the name.
+    """A fusion group as a list of launches. fusion: the rule that has made it (planner/fuse/), or
+    "" for a single node. nodes: those of the graph that it computes; name: of the one whose result
+    it is called by.
 
-    A call that is repeated gets the number of the repetition, and ends with a barrier each time.
-    Operands that are left out are named "". Without a tiling the kernel runs once, on the operands
-    where they lie; sizes are those of the whole node.
+    whole: the launches over whole operands; tiling: the loops, the views and the launches of one
+    that runs tile by tile. It ends with a barrier. Operands that are left out are named "".
     """
 
+    name: str
     nodes: tuple[str, ...]
+    fusion: str
     phase: str
-    kernel: Kernel
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
-    sizes: Mapping[str, Size]
+    whole: tuple[Launch, ...]
     scratch: str
     macs: int
-    repeat: int = 1
     tiling: Tiling | None = None
-    follow: Follow | None = None
-    rider: Rider | None = None
 
     @property
-    def name(self) -> str:
-        return self.nodes[-1]
+    def launches(self) -> tuple[Launch, ...]:
+        """Those that run."""
+        return self.tiling.launches if self.tiling else self.whole
 
     @property
-    def all_nodes(self) -> tuple[str, ...]:
-        return (*self.nodes, *(self.rider.nodes if self.rider else ()))
+    def kernel(self) -> Kernel:
+        """What the first tile runs first."""
+        return self.launches[0].kernel
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """All that it runs, the first tile's first."""
-        tiling, behind = self.tiling, self.behind
-        others: tuple[Kernel | None, ...]
-        if tiling:
-            riding = tiling.riding.kernels if tiling.riding else ()
-            others = (tiling.more, tiling.finish, *riding)
-        else:
-            rider = self.rider.kernel if self.rider else None
-            others = (None, behind.kernel if behind else None, rider)
-        return (self.kernel, *(kernel for kernel in others if kernel))
+        return tuple(launch.kernel for launch in self.launches)
+
+    def by(self, kernel: Kernel) -> Call:
+        """The same, not tiled, with another kernel in the place of the first."""
+        first, *others = self.whole
+        return replace(self, whole=(replace(first, kernel=kernel), *others), tiling=None)
 
     @property
-    def behind(self) -> Follow | None:
-        """What runs behind the kernel, unless the kernel's own store does it."""
-        return None if self.kernel.epilogue in maps() else self.follow
+    def operands(self) -> tuple[str, ...]:
+        """By the numbers that launches know them by."""
+        return (*self.outputs, *self.inputs)
+
+    @property
+    def repeat(self) -> int:
+        return self.whole[0].repeat
+
+    @property
+    def sizes(self) -> Mapping[str, Size]:
+        """Of the first kernel, for the whole node."""
+        return self.whole[0].sizes[0]
+
+    @property
+    def beside(self) -> Launch | None:
+        """What is fused horizontally: it runs beside the first launch, with no barrier between. Its
+        operands are results, what it sums up, and the settings of its update."""
+        return next((launch for launch in self.whole if not launch.barrier), None)
+
+    @property
+    def own_outputs(self) -> int:
+        """How many of the outputs are not made beside."""
+        beside = self.beside
+        return beside.operands[0] or 0 if beside else len(self.outputs)
 
     @property
     def updates(self) -> bool:
-        """Whether it replaces weights by its gradient's update."""
-        return len(self.nodes) > 1 and self.follow is None and not self.loss
-
-    @property
-    def back(self) -> bool:
-        """Whether it makes the gradient of the layer's input as well, from the old weights."""
-        return len(self.nodes) > 2 and self.follow is None
-
-    @property
-    def loss(self) -> bool:
-        """Whether it makes a loss and its gradient."""
-        return self.kernel.family == "loss"
+        """Whether its outputs are weights, which the update by their gradient replaces."""
+        return self.fusion in (UPDATE, BIAS_GRADIENT)
 
 
 @dataclass(frozen=True)
@@ -174,10 +160,8 @@ class Plan:
     def sizes_bytes(self) -> int:
         """What the sizes of calls take; kernels look at them all the time, so they lie near.
         Those of tiled calls are in their tables."""
-        sizes = [call.sizes for call in self.calls if not call.tiling]
-        sizes += [c.behind.sizes for c in self.calls if c.behind and not c.tiling]
-        sizes += [c.rider.sizes for c in self.calls if c.rider and not c.tiling]
-        return 4 * sum(map(size_words, sizes))
+        whole = (launch for c in self.calls if not c.tiling for launch in c.whole)
+        return 4 * sum(size_words(launch.sizes[0]) for launch in whole)
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -239,18 +223,18 @@ class Plan:
     def bound(self, memory: Memory) -> int:
         """The least of a memory that these lifetimes need, wherever the buffers are put."""
         changes: dict[int, int] = {}
-        forever = 0
+        persistent = 0
         for buffer in self.buffers:
             if buffer.level != memory.name:
                 continue
             if buffer.kind != "arena":
-                forever += buffer.bytes
+                persistent += buffer.bytes
                 continue
-            first, last = buffer.halves
+            first, last = buffer.interval
             changes[first] = changes.get(first, 0) + buffer.bytes
             changes[last + 1] = changes.get(last + 1, 0) - buffer.bytes
         alive = accumulate(changes[time] for time in sorted(changes))
-        return forever + max(alive, default=0) + self.overhead(memory)
+        return persistent + max(alive, default=0) + self.overhead(memory)
 
     @property
     def lower_bound(self) -> int:
@@ -274,7 +258,7 @@ class Plan:
         for call in self.calls:
             if call.phase == "forward":
                 totals["forward"] += call.macs
-            elif call.back:
+            elif call.fusion == LINEAR_BACKWARD:
                 totals["weight_grad"] += call.macs // 2
                 totals["input_grad"] += call.macs // 2
             elif call.nodes[0] in weight_nodes:
@@ -314,36 +298,18 @@ class Plan:
 
 
 def _call_from_json(value: Mapping[str, Any]) -> Call:
-    sizes = _sizes_from_json(value["sizes"])
     return Call(
+        value["name"],
         tuple(value["nodes"]),
+        value["fusion"],
         value["phase"],
-        Kernel(**value["kernel"]),
         tuple(value["outputs"]),
         tuple(value["inputs"]),
-        sizes,
+        tuple(map(launch_from_json, value["whole"])),
         value["scratch"],
         value["macs"],
-        value["repeat"],
         tiling_from_json(value["tiling"]) if value["tiling"] else None,
-        _follow_from_json(value["follow"]) if value["follow"] else None,
-        _rider_from_json(value["rider"]) if value["rider"] else None,
     )
-
-
-def _follow_from_json(value: Mapping[str, Any]) -> Follow:
-    return Follow(
-        Kernel(**value["kernel"]), _sizes_from_json(value["sizes"]), tuple(value["operands"])
-    )
-
-
-def _rider_from_json(value: Mapping[str, Any]) -> Rider:
-    kernel, sizes = Kernel(**value["kernel"]), _sizes_from_json(value["sizes"])
-    return Rider(tuple(value["nodes"]), kernel, sizes, value["made"], value["summed"])
-
-
-def _sizes_from_json(value: Mapping[str, Any]) -> dict[str, Size]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
 
 
 def _lines(plan: Plan) -> Iterator[str]:

@@ -8,32 +8,23 @@ from typing import TypeVar
 
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.ir.dtypes import DTYPES
-from gradlet.ir.graph import OWN_SPACE, Graph
+from gradlet.ir.graph import Graph
 from gradlet.kernels.catalogue import (
-    MAY,
     Kernel,
-    candidates,
-    families,
-    fetched,
-    maps,
     scratch_elements,
 )
 from gradlet.ops import OPS
-from gradlet.ops.base import Lowering, Size
 from gradlet.planner.check.replay import check_plan
-from gradlet.planner.fuse.bias_gradient import FAMILY as CHANNEL_SUM
-from gradlet.planner.fuse.bias_gradient import SUM, ride_of
-from gradlet.planner.fuse.linear_backward import FAMILY, back_kernels, back_sizes
-from gradlet.planner.fuse.loss_gradient import FAMILY as LOSS
-from gradlet.planner.fuse.loss_gradient import STEPS, loss_kernels
+from gradlet.planner.fuse.rule import FusionGroup, Lowerer
+from gradlet.planner.fuse.rules import RULES, call_of
 from gradlet.planner.memory.alias import Storage, share_storage
 from gradlet.planner.memory.place import Request, lower_bound, place
-from gradlet.planner.memory.residency import FILLS, assign_levels, far_storages, near_forever
-from gradlet.planner.model import FAR, NEAR, Buffer, Call, Follow, Plan, Rider
+from gradlet.planner.memory.residency import FILLS, assign_levels, far_storages, persistent_bytes
+from gradlet.planner.model import FAR, NEAR, Buffer, Call, Plan
 from gradlet.planner.prefix import check_prefix
-from gradlet.planner.schedule import Unit, following, ordered_units
+from gradlet.planner.schedule import ordered_groups
 from gradlet.planner.tile.build import Tiler
-from gradlet.planner.tile.choice import Choice, Context, Wish
+from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
 from gradlet.targets.target import Memory, Target
 
 Piece = TypeVar("Piece", Request, Storage)
@@ -52,13 +43,13 @@ class Options:
              all; double: tiles, the next one fetched while this one is computed; single: fetched
              before it is; none: no tiles, everything is used where it lies
     variants kernel variant by family, else the last that fits
-    wishes   how calls are to run, by name, as far as that fits
+    overrides   how calls are to run, by name, as far as that fits
     """
 
     fuse: bool = True
     buffers: str = "auto"
     variants: Mapping[str, str] | None = None
-    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    overrides: Mapping[str, ScheduleOverride] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.buffers not in BUFFERS:
@@ -72,7 +63,7 @@ class _Draft:
     prefix: str
     target: Target
     graph: Graph
-    units: list[Unit]
+    groups: list[FusionGroup]
     calls: list[Call]
     storages: dict[str, Storage]
     requests: list[Request]
@@ -112,12 +103,12 @@ def plan(
 def _draft(
     graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
 ) -> _Draft:
-    units = ordered_units(
-        graph, fuse=options.fuse, whole=() if tiles else target.isa, isa=target.isa
-    )
-    computing = [unit for unit in units if not OPS[unit.nodes[0].op].view]
-    calls = [_call(graph, target, unit, options) for unit in computing]
-    storages = share_storage(graph, units, computing)
+    groups = ordered_groups(graph, fuse=options.fuse, whole=() if tiles else target.isa)
+    computing = [group for group in groups if not OPS[group.nodes[0].op].view]
+    asked = {name: override.variant for name, override in options.overrides.items()}
+    lower = Lowerer(graph, target, options.variants or {}, asked)
+    calls = [call_of(lower, group) for group in computing]
+    storages = share_storage(graph, groups, computing)
     requests, persistent = _requests(graph, target, calls, storages)
     return _Draft(prefix, target, graph, computing, calls, storages, requests, persistent)
 
@@ -125,8 +116,8 @@ def _draft(
 def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     """Ways to use the memories, the fastest first."""
     near, home, last = draft.target.memories[0], draft.target.home, draft.target.memories[-1]
-    forever = sum(s.bytes for s in draft.persistent)
-    least = forever + lower_bound(draft.requests)
+    persistent = sum(s.bytes for s in draft.persistent)
+    least = persistent + lower_bound(draft.requests)
     if options.buffers == "auto" and near != home and least <= draft.target.room(near):
         yield draft.placed(near)
     if near == home or options.buffers == "l1":
@@ -137,7 +128,7 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     if options.buffers != "none":
         # scratch comes in tiles as well, and may take less
         data = [r for r in draft.requests if r.name in draft.storages]
-        if forever + lower_bound(data) <= draft.target.room(home) + draft.target.room(near):
+        if persistent + lower_bound(data) <= draft.target.room(home) + draft.target.room(near):
             yield from _tiled(draft, whole, set(), options)
         if last != home:
             for fill in FILLS:
@@ -150,7 +141,7 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
 
 def _for_tiles(draft: _Draft, options: Options) -> _Draft:
     """Without the calls that cannot be cut into tiles."""
-    if not any(call.back or call.loss for call in draft.calls):
+    if all(RULES[call.fusion].tiles for call in draft.calls if call.fusion):
         return draft
     return _draft(draft.graph, draft.target, draft.prefix, options, tiles=True)
 
@@ -158,16 +149,16 @@ def _for_tiles(draft: _Draft, options: Options) -> _Draft:
 class _Recorder(Tiler):
     """Remembers what it was asked."""
 
-    contexts: dict[str, Context]
+    tiling_requests: dict[str, TilingRequest]
 
-    def choose(self, context: Context) -> Choice:
-        self.contexts[context.call.name] = context
-        return super().choose(context)
+    def choose(self, request: TilingRequest) -> Schedule:
+        self.tiling_requests[request.call.name] = request
+        return super().choose(request)
 
 
-def contexts(
+def tiling_requests(
     graph: Graph, target: Target, options: Options
-) -> tuple[Tiler, dict[str, Context]] | None:
+) -> tuple[Tiler, dict[str, TilingRequest]] | None:
     """What there is to choose for each call of a network whose data lie far away, and who judges
     it; None if all of them are near."""
     draft = _draft(graph, target, "net", options)
@@ -178,10 +169,10 @@ def contexts(
             draft = _for_tiles(draft, options)
             far = {b.name for b in found.buffers if b.region.startswith(FAR)}
             recorder = _tiler(draft, far, options, _Recorder)
-            recorder.contexts = {}
+            recorder.tiling_requests = {}
             whole = draft.placed(target.home)
-            assign_levels(whole, draft.units, draft.requests, draft.persistent, recorder)
-            return recorder, recorder.contexts
+            assign_levels(whole, draft.groups, draft.requests, draft.persistent, recorder)
+            return recorder, recorder.tiling_requests
     return None
 
 
@@ -197,7 +188,7 @@ def _tiler(draft: _Draft, far: set[str], options: Options, kind: type[TilerKind]
         far,
         options.variants or {},
         buffers=options.buffers,
-        wishes=options.wishes,
+        overrides=options.overrides,
     )
 
 
@@ -206,7 +197,7 @@ def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Itera
     farthest."""
     near, last = draft.target.memories[0], draft.target.memories[-1]
     tiler = _tiler(draft, far, options, Tiler)
-    levels = assign_levels(whole, draft.units, draft.requests, draft.persistent, tiler)
+    levels = assign_levels(whole, draft.groups, draft.requests, draft.persistent, tiler)
     if levels is None:
         return
     untiled = {call.scratch for call in levels.calls if not call.tiling}
@@ -219,7 +210,7 @@ def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Itera
     far_requests, requests = split([r for r in draft.requests if r.name not in gone], far)
     near_persistent, persistent = split(draft.persistent, levels.near)
     far_persistent, persistent = split(persistent, far)
-    limit = levels.room - near_forever(levels, near_persistent, near.align)
+    limit = levels.room - persistent_bytes(levels, near_persistent, near.align)
     near_buffers = _buffers(levels.requests, near_persistent, draft.storages, near, NEAR, limit)
     buffers = [
         *_buffers(requests, persistent, draft.storages, whole.level),
@@ -258,134 +249,9 @@ def _buffers(
 
 def _in_calls(buffer: Buffer) -> Buffer:
     """Of a buffer whose life was counted in halves of calls."""
-    (first, late), (last, second) = divmod(buffer.first, 2), divmod(buffer.last, 2)
-    return replace(buffer, first=first, last=last, late=late == 1, gone=second == 0)
-
-
-def _call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
-    if unit.back:
-        return _back_call(graph, target, unit, options)
-    if unit.loss:
-        return _loss_call(graph, target, unit, options)
-    first, last = unit.nodes[0], unit.nodes[-1]
-    op = OPS[first.op]
-    site = graph.site(first)
-    lowering = op.lower(site)
-    epilogue = last.op if unit.updates or _swallowed(unit, lowering) else ""
-    dtype = "f32"
-    found = candidates(lowering.family, lowering.mode, epilogue, lowering.sizes, target.isa, dtype)
-    found = [kernel for kernel in found if _has_room(kernel, lowering.sizes, target)]
-    wish = options.wishes.get(last.name)
-    wanted = wish.variant if wish else (options.variants or {}).get(lowering.family)
-    kernel = next((k for k in found if k.variant == wanted), found[-1])
-    slots = len(op.inputs)
-    inputs = first.inputs + ("",) * (slots - len(first.inputs))
-    if unit.updates:
-        inputs += last.inputs[2:3]  # hyper; the states are among the outputs, in place
-    follow = None
-    if len(unit.nodes) > 1 and not unit.updates:
-        follow = _follow(graph, target, unit, 1 + len(inputs), options)
-        inputs += unit.others
-    scratch = scratch_elements(kernel, lowering.sizes, target.cores)
-    outputs = last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs))
-    rider = None
-    if unit.rider:
-        rider = _rider(graph, target, unit, len(outputs), options)
-        outputs += unit.rider[-1].outputs
-    return Call(
-        tuple(node.name for node in unit.nodes),
-        unit.phase,
-        kernel,
-        outputs,
-        inputs,
-        lowering.sizes,
-        f"{OWN_SPACE}scratch.{last.name}" if scratch else "",
-        sum(OPS[node.op].work(graph.site(node)).macs for node in unit.nodes[:1]),
-        lowering.repeat,
-        follow=follow,
-        rider=rider,
-    )
-
-
-def _has_room(kernel: Kernel, sizes: Mapping[str, Size], target: Target) -> bool:
-    """A kernel that fetches its inputs needs the nearest memory for them."""
-    if not fetched(kernel, MAY):
-        return True
-    size = scratch_elements(kernel, sizes, target.cores) * DTYPES[kernel.dtype].bytes
-    return size <= target.room(target.memories[0])
-
-
-def _rider(graph: Graph, target: Target, unit: Unit, made: int, options: Options) -> Rider:
-    """made: the position of its first result."""
-    node, update = unit.rider
-    site, shape = graph.site(unit.nodes[0]), graph.tensors[node.outputs[0]].shape
-    ride = ride_of(site, node.inputs[0], shape)
-    assert ride is not None, f"{node.name} cannot ride on {unit.nodes[0].name}"
-    sizes = ride.sizes(site)
-    found = candidates(CHANNEL_SUM, SUM, update.op, sizes, target.isa, "f32")
-    wanted = (options.variants or {}).get(CHANNEL_SUM)
-    kernel = next((k for k in found if k.variant == wanted), found[-1])
-    outputs = made + len(update.outputs)
-    summed = outputs + unit.nodes[0].inputs.index(node.inputs[0])
-    return Rider((node.name, update.name), kernel, sizes, made, summed)
-
-
-def _swallowed(unit: Unit, lowering: Lowering) -> bool:
-    """Whether the store of the first node's kernel can do what follows."""
-    epilogues = families()[lowering.family].modes[lowering.mode].epilogues
-    return len(unit.nodes) == 2 and unit.nodes[-1].op in maps() and unit.nodes[-1].op in epilogues
-
-
-def _back_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
-    product, *more, gradient, update = unit.nodes
-    found = back_kernels(graph, product, target.isa, masked=bool(more))
-    wanted = (options.variants or {}).get(FAMILY)
-    return Call(
-        tuple(node.name for node in unit.nodes if not OPS[node.op].view),
-        unit.phase,
-        next((kernel for kernel in found if kernel.variant == wanted), found[-1]),
-        (*[product, *more][-1].outputs, *update.outputs),
-        (*gradient.inputs, update.inputs[2]),
-        back_sizes(graph, product),
-        "",
-        sum(OPS[node.op].work(graph.site(node)).macs for node in (product, gradient)),
-    )
-
-
-def _loss_call(graph: Graph, target: Target, unit: Unit, options: Options) -> Call:
-    loss, gradient = unit.nodes
-    found = loss_kernels(graph, loss, target.isa)
-    wanted = (options.variants or {}).get(LOSS)
-    kernel = next((kernel for kernel in found if kernel.variant == wanted), found[-1])
-    sizes = OPS[loss.op].lower(graph.site(loss)).sizes
-    return Call(
-        (loss.name, gradient.name),
-        unit.phase,
-        kernel,
-        (*loss.outputs, *gradient.outputs),
-        gradient.inputs + ("",) * (4 - len(gradient.inputs)),
-        sizes,
-        f"{OWN_SPACE}scratch.{loss.name}" if scratch_elements(kernel, sizes, target.cores) else "",
-        0,
-        STEPS,
-    )
-
-
-def _follow(graph: Graph, target: Target, unit: Unit, behind: int, options: Options) -> Follow:
-    """The elementwise nodes of a unit; their other operands come at position `behind` and on."""
-    node, *followers = unit.nodes
-    lowering = following(graph, followers)
-    found = candidates(lowering.family, lowering.mode, "", lowering.sizes, target.isa, "f32")
-    wanted = (options.variants or {}).get(lowering.family)
-    kernel = next((k for k in found if k.variant == wanted), found[-1])
-    positions = range(behind, behind + len(unit.others))
-    if len(followers) > 1:  # the result so far is the first operand, the others are in their order
-        return Follow(kernel, lowering.sizes, (0, 0, *positions))
-    remaining, inputs = iter(positions), followers[0].inputs
-    operands = (0, *(0 if name == node.outputs[0] else next(remaining) for name in inputs))
-    slots = len(OPS[followers[0].op].inputs)
-    assert len(operands) == 1 + slots, f"{followers[0].op} has operands that are left out"
-    return Follow(kernel, lowering.sizes, operands)
+    (first, late), (last, to_the_end) = divmod(buffer.first, 2), divmod(buffer.last, 2)
+    own = replace(buffer, first=first, last=last)
+    return replace(own, from_last_tile=late == 1, before_last_tile=to_the_end == 0)
 
 
 def _requests(
@@ -443,4 +309,4 @@ def _too_large(plan: Plan) -> str:
     )
 
 
-__all__ += ["Context", "Kernel", "Options", "Tiler", "Wish", "contexts"]
+__all__ += ["Kernel", "Options", "ScheduleOverride", "Tiler", "TilingRequest", "tiling_requests"]

@@ -1,266 +1,90 @@
-"""Which nodes are computed together, and in which order.
+"""Which groups of nodes are computed together, and in which order.
 
-A unit is what one call computes: a node, a weight gradient with its update, both with the gradient
-of the input before them, a loss and its gradient, or a node with an elementwise one behind it, or
-two that one kernel does, which work on the result where it is made. The gradient of a bias rides on
-that of the weights. An update may only come after every reader of the old weight, also of those
-that read it through views; the order is chosen for a low memory peak.
+An update may only come after every reader of the old weight, also of those that read it through
+views; the order is chosen for a low memory peak.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from gradlet.ir.graph import Graph, Node
-from gradlet.kernels.catalogue import fuses, updates
+from gradlet.ir.graph import Graph
 from gradlet.ops import OPS
-from gradlet.ops.base import Lowering
-from gradlet.planner.fuse.bias_gradient import Pair, riders
-from gradlet.planner.fuse.linear_backward import ways_back
-from gradlet.planner.fuse.loss_gradient import losses
+from gradlet.planner.fuse.rule import FusionGroup
+from gradlet.planner.fuse.rules import RULES
 from gradlet.planner.views import view_sources
 
-JOINED = ("add_relu", "add_relu_grad")
-"""Modes of the family `unary` that do what two elementwise nodes do one behind the other."""
 
-
-@dataclass(frozen=True)
-class Unit:
-    """rider: a sum and its update, which go with the tiles of the first node."""
-
-    nodes: tuple[Node, ...]
-    rider: tuple[Node, ...] = ()
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        made = {name for node in self.all_nodes for name in node.outputs}
-        return tuple(n for node in self.all_nodes for n in node.inputs if n not in made)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        inside = {name for node in self.all_nodes for name in node.inputs}
-        return tuple(n for node in self.all_nodes for n in node.outputs if n not in inside)
-
-    @property
-    def all_nodes(self) -> tuple[Node, ...]:
-        return (*self.nodes, *self.rider)
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """What the nodes behind the first one read besides what is made before them."""
-        made = {name for node in self.nodes for name in node.outputs}
-        return tuple(n for node in self.nodes[1:] for n in node.inputs if n not in made)
-
-    @property
-    def phase(self) -> str:
-        return self.nodes[0].phase
-
-    @property
-    def updates(self) -> bool:
-        """Whether it replaces a weight by its gradient's update."""
-        return len(self.nodes) > 1 and self.nodes[-1].op in updates()
-
-    @property
-    def back(self) -> bool:
-        """Whether it makes the gradient of the layer's input as well."""
-        return len(self.nodes) > 2 and self.updates
-
-    @property
-    def loss(self) -> bool:
-        """Whether it is a loss and its gradient."""
-        return len(self.nodes) == 2 and self.nodes[1].op == f"{self.nodes[0].op}_grad"
-
-
-def following(graph: Graph, followers: Sequence[Node]) -> Lowering:
-    """What computes elementwise nodes one behind the other."""
-    last = OPS[followers[-1].op].lower(graph.site(followers[-1]))
-    if len(followers) == 1:
-        return last
-    return Lowering("unary", "_".join(node.op for node in followers), last.sizes)
-
-
-def ordered_units(
-    graph: Graph, *, isa: tuple[str, ...], fuse: bool = True, whole: tuple[str, ...] = ()
-) -> list[Unit]:
-    """All units in an order that respects every dependence and keeps the peak low. whole: for cores
-    with these instruction sets there are also calls that cannot be cut into tiles: layers that go
-    back at once, losses with their gradients."""
-    fused = _fusable(graph, isa) if fuse else {}
-    groups = _groups(graph, fused, whole) if fuse else {}
-    riding = {name: pair for name, pair in riders(graph, fused).items() if name in groups}
+def ordered_groups(
+    graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = ()
+) -> list[FusionGroup]:
+    """All groups in an order that respects every dependence and keeps the peak low. whole: for
+    cores with these instruction sets there are also fusions that cannot be cut into tiles."""
+    matches = [group for rule in RULES.values() for group in rule.groups(graph, whole) if fuse]
     while True:
-        units = _units(graph, groups, riding)
-        after = _dependences(graph, units)
-        program = _schedule(graph, units, after, greedy=False)
-        if len(program) == len(units):
+        groups = _partition(graph, matches)
+        after = _dependences(graph, groups)
+        program = _schedule(graph, groups, after, greedy=False)
+        if len(program) == len(groups):
             break
         # two fused updates each read the other's old weight: take such pairs apart again
-        placed = {unit.nodes[0].name for unit in program}
-        stuck = {unit.nodes[0].name for unit in units} - placed
-        assert stuck & groups.keys(), f"there is no order for {sorted(stuck)}"
-        groups = {first: nodes for first, nodes in groups.items() if first not in stuck}
-        riding = {first: pair for first, pair in riding.items() if first in groups}
-    greedy = _schedule(graph, units, after, greedy=True)
+        placed = {group.nodes[0].name for group in program}
+        waiting = [group for group in groups if group.nodes[0].name not in placed]
+        stuck = {node.name for group in waiting for node in group.nodes}
+        left = [match for match in matches if match.nodes[0].name not in stuck]
+        assert len(left) < len(matches), f"there is no order for {sorted(stuck)}"
+        matches = left
+    greedy = _schedule(graph, groups, after, greedy=True)
     return min(program, greedy, key=lambda order: peak_bytes(graph, order))
 
 
-def _groups(
-    graph: Graph, fused: dict[str, Node], whole: tuple[str, ...]
-) -> dict[str, tuple[Node, ...]]:
-    """From the first node of a unit to the others."""
-    groups: dict[str, tuple[Node, ...]]
-    groups = {**_followed(graph), **{first: (update,) for first, update in fused.items()}}
-    for first, *others in (*ways_back(graph, fused, whole), *losses(graph, whole)):
-        groups[first.name] = tuple(others)
-        for node in others:
-            groups.pop(node.name, None)
-    return groups
-
-
-def _fusable(graph: Graph, isa: tuple[str, ...]) -> dict[str, Node]:
-    """Weight-gradient nodes whose only reader is an update that a kernel can swallow."""
-    if graph.accumulate > 1:
-        return {}
-    consumers, source = graph.consumers(), view_sources(graph)
-    found: dict[str, Node] = {}
-    for node in graph.nodes:
-        if node.phase != "backward" or len(node.outputs) != 1:
-            continue
-        readers = consumers[node.outputs[0]]
-        if len(readers) != 1 or readers[0].op not in updates():
-            continue
-        update = readers[0]
-        if update.inputs[1] != node.outputs[0]:
-            continue
-        if source[update.inputs[0]] in {source[name] for name in node.inputs}:
-            continue  # it would read what it overwrites
-        if OPS[node.op].view:
-            continue
-        made = OPS[node.op].lower(graph.site(node))
-        able = fuses(made.family, made.mode, update.op, made.sizes, isa)
-        if able and node.outputs[0] not in graph.outputs:
-            found[node.name] = update
-    return found
-
-
-def _followed(graph: Graph) -> dict[str, tuple[Node, ...]]:
-    """Nodes whose only reader is elementwise, and has its other operands by then; and where a
-    kernel does both, the only reader of that one."""
-    consumers = graph.consumers()
-    made = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs}
-    kept = {*graph.outputs, graph.loss, *(n for pair in graph.updates for n in pair)}
-    found: dict[str, tuple[Node, ...]] = {}
+def _partition(graph: Graph, matches: Sequence[FusionGroup]) -> list[FusionGroup]:
+    """Every node in one group, in the order of their first nodes; later matches win."""
+    standing: dict[str, FusionGroup] = {}
     taken: set[str] = set()
-
-    def behind(node: Node, place: int) -> Node | None:
-        """place: of the node that they all follow."""
-        if len(node.outputs) != 1 or kept & set(node.outputs):
-            return None
-        readers = consumers[node.outputs[0]]
-        if len(readers) != 1 or readers[0].phase != node.phase or node.phase == "update":
-            return None
-        follower = readers[0]
-        others = [name for name in follower.inputs if name != node.outputs[0]]
-        ready = len(others) == len(follower.inputs) - 1 and all(
-            made.get(name, -1) < place for name in others
-        )
-        return follower if ready and _elementwise(graph, follower, node) else None
-
-    for place, node in enumerate(graph.nodes):
-        if node.name in taken or not _worth_following(graph, node):
-            continue
-        follower = behind(node, place)
-        if follower is None:
-            continue
-        second = behind(follower, place)
-        both = second is not None and f"{follower.op}_{second.op}" in JOINED
-        found[node.name] = (follower, second) if second and both else (follower,)
-        taken.update(node.name for node in found[node.name])
-    return found
+    for match in reversed(matches):
+        names = {node.name for node in match.all_nodes}
+        if not names & taken:
+            taken |= names
+            standing[match.nodes[0].name] = match
+    alone = (node for node in graph.nodes if node.name not in taken)
+    groups = {**standing, **{node.name: FusionGroup((node,)) for node in alone}}
+    return [groups[node.name] for node in graph.nodes if node.name in groups]
 
 
-def _worth_following(graph: Graph, node: Node) -> bool:
-    """Products, sums of two, gradients of pools: what computes much, or stands between such."""
-    op = OPS[node.op]
-    between = node.op == "add" or node.op.endswith("pool2d_grad")
-    return not op.view and (between or op.work(graph.site(node)).macs > 0)
-
-
-def _elementwise(graph: Graph, follower: Node, node: Node) -> bool:
-    """Whether each element of the result comes from the same element of every operand, and may
-    take the place of the one that the node has made."""
-    op, site = OPS[follower.op], graph.site(follower)
-    shape = graph.tensors[node.outputs[0]].shape
-    slots = [slot.rstrip("?") for slot in op.inputs][: len(follower.inputs)]
-    slot = slots[follower.inputs.index(node.outputs[0])]
-    if op.view or slot not in op.overwrites or len(site.outs) != 1:
-        return False
-    if follower.outputs[0] in {new for _, new in graph.updates}:
-        return False
-    if any(t.shape != shape or t.dtype != "f32" for t in (*site.ins, *site.outs)):
-        return False
-    axes = {axis.spans[0].dim: axis for axis in op.axes(site) if axis.spans}
-    operands = {*slots, op.outputs[0].rstrip("?")}
-    plain = all(
-        not axis.reduction
-        and {span.operand for span in axis.spans} == operands
-        and all((s.dim, s.step, s.start, s.extent) == (dim, 1, 0, 1) for s in axis.spans)
-        for dim, axis in axes.items()
-    )
-    covered = all(dim in axes for dim, extent in enumerate(shape) if extent > 1)
-    return plain and covered and op.lower(site).repeat == 1
-
-
-def _units(
-    graph: Graph, groups: dict[str, tuple[Node, ...]], riding: dict[str, Pair]
-) -> list[Unit]:
-    swallowed = {node.name for nodes in groups.values() for node in nodes}
-    swallowed |= {node.name for pair in riding.values() for node in pair}
-    units = []
-    for node in graph.nodes:
-        if node.name in swallowed:
-            continue
-        if node.name in groups:
-            units.append(Unit((node, *groups[node.name]), riding.get(node.name, ())))
-        else:
-            units.append(Unit((node,)))
-    return units
-
-
-def _dependences(graph: Graph, units: list[Unit]) -> list[set[int]]:
-    """For each unit, the units that must come before it."""
-    writer = {name: i for i, unit in enumerate(units) for name in unit.writes}
+def _dependences(graph: Graph, groups: list[FusionGroup]) -> list[set[int]]:
+    """For each group, the groups that must come before it."""
+    writer = {name: i for i, group in enumerate(groups) for name in group.writes}
     before: list[set[int]] = [
-        {writer[name] for name in unit.reads if name in writer} for unit in units
+        {writer[name] for name in group.reads if name in writer} for group in groups
     ]
-    _overwritten_in_turn(graph, units, writer, before)
+    _overwritten_in_turn(graph, groups, writer, before)
     kept = {new for _, new in graph.updates}
     forward = sorted(
-        (i for i, unit in enumerate(units) if unit.phase == "forward"),
-        key=lambda i: not kept.isdisjoint(units[i].writes),
+        (i for i, group in enumerate(groups) if group.phase == "forward"),
+        key=lambda i: not kept.isdisjoint(groups[i].writes),
     )  # running statistics come last: predict() runs what stands before the loss, and no more
-    backward = [i for i, unit in enumerate(units) if unit.phase == "backward"]
+    backward = [i for i, group in enumerate(groups) if group.phase == "backward"]
     for position, i in enumerate(forward[1:], start=1):
         before[i].add(forward[position - 1])
-    for i, unit in enumerate(units):
-        if unit.phase != "forward" and forward:
+    for i, group in enumerate(groups):
+        if group.phase != "forward" and forward:
             before[i].add(forward[-1])
-        if unit.phase == "update" and graph.accumulate > 1:
+        if group.phase == "update" and graph.accumulate > 1:
             before[i].update(backward)
     return before
 
 
 def _overwritten_in_turn(
-    graph: Graph, units: list[Unit], writer: dict[str, int], before: list[set[int]]
+    graph: Graph, groups: list[FusionGroup], writer: dict[str, int], before: list[set[int]]
 ) -> None:
     """What replaces a tensor in place waits for all readers of what was there before, whether they
     read it or a view of it; a state that is updated twice in a step has two such versions."""
     source = view_sources(graph)
     readers: dict[str, set[int]] = defaultdict(set)
-    for i, unit in enumerate(units):
-        for name in unit.reads:
+    for i, group in enumerate(groups):
+        for name in group.reads:
             readers[source[name]].add(i)
     versions: dict[str, list[str]] = {}
     for old, new in graph.updates:
@@ -272,17 +96,17 @@ def _overwritten_in_turn(
 
 
 def _schedule(
-    graph: Graph, units: list[Unit], before: list[set[int]], *, greedy: bool
-) -> list[Unit]:
+    graph: Graph, groups: list[FusionGroup], before: list[set[int]], *, greedy: bool
+) -> list[FusionGroup]:
     """Topological order: by program order, or by what adds least to the live bytes."""
     waiting = [len(earlier) for earlier in before]
-    after: list[list[int]] = [[] for _ in units]
+    after: list[list[int]] = [[] for _ in groups]
     for i, earlier in enumerate(before):
         for j in earlier:
             after[j].append(i)
     readers: dict[str, int] = defaultdict(int)
-    for unit in units:
-        for name in set(unit.reads):
+    for group in groups:
+        for name in set(group.reads):
             readers[name] += 1
 
     def growth(i: int) -> tuple[int, int]:
@@ -290,10 +114,10 @@ def _schedule(
             return (0, i)
         freed = sum(
             graph.tensors[n].bytes
-            for n in set(units[i].reads)
+            for n in set(groups[i].reads)
             if readers[n] == 1 and _temporary(graph, n)
         )
-        made = sum(graph.tensors[n].bytes for n in units[i].writes if _temporary(graph, n))
+        made = sum(graph.tensors[n].bytes for n in groups[i].writes if _temporary(graph, n))
         return (made - freed, i)
 
     ready = [i for i, count in enumerate(waiting) if count == 0]
@@ -301,8 +125,8 @@ def _schedule(
     while ready:
         chosen = min(ready, key=growth)
         ready.remove(chosen)
-        result.append(units[chosen])
-        for name in set(units[chosen].reads):
+        result.append(groups[chosen])
+        for name in set(groups[chosen].reads):
             readers[name] -= 1
         for i in after[chosen]:
             waiting[i] -= 1
@@ -315,18 +139,18 @@ def _temporary(graph: Graph, name: str) -> bool:
     return graph.tensors[name].role in ("activation", "gradient", "partial", "input", "target")
 
 
-def peak_bytes(graph: Graph, units: list[Unit]) -> int:
+def peak_bytes(graph: Graph, groups: list[FusionGroup]) -> int:
     """Most bytes of temporaries alive at once, views and in-place updates not counted apart."""
-    last = {name: i for i, unit in enumerate(units) for name in unit.reads}
+    last = {name: i for i, group in enumerate(groups) for name in group.reads}
     ending: dict[int, list[str]] = defaultdict(list)
     for name, i in last.items():
         if _temporary(graph, name):
             ending[i].append(name)
     live = sum(graph.tensors[n].bytes for n in (*graph.inputs,))
     peak = live
-    for i, unit in enumerate(units):
-        if not OPS[unit.nodes[0].op].view:
-            live += sum(graph.tensors[n].bytes for n in unit.writes if _temporary(graph, n))
+    for i, group in enumerate(groups):
+        if not OPS[group.nodes[0].op].view:
+            live += sum(graph.tensors[n].bytes for n in group.writes if _temporary(graph, n))
         peak = max(peak, live)
         live -= sum(graph.tensors[n].bytes for n in ending[i])
     return peak

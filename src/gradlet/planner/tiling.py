@@ -14,8 +14,8 @@ from math import prod
 from typing import Any
 
 from gradlet.ir.graph import Shape
-from gradlet.kernels.catalogue import Kernel
-from gradlet.ops.base import Size, Span
+from gradlet.ops.base import Span
+from gradlet.planner.launch import EVERY, LAST, LATER, Launch, launch_from_json
 
 Range = tuple[int, int]
 Box = tuple[Range, ...]
@@ -69,10 +69,14 @@ class Window:
         """What the tile with these ranges of all axes needs."""
         found = [(0, extent) for extent in self.shape]
         for axis, span in self.spans:
-            low, high = span.range(*ranges[axis], self.shape[span.dim])
-            low = min(low, self.shape[span.dim] - 1)  # never empty, as a tile of a node
-            found[span.dim] = low, max(high, low + 1)
+            found[span.dim] = self.along(span, ranges[axis])
         return tuple(found)
+
+    def along(self, span: Span, steps: Range) -> Range:
+        """What steps of an axis see of a dimension: never nothing, as a tile of a node."""
+        low, high = span.range(*steps, self.shape[span.dim])
+        low = min(low, self.shape[span.dim] - 1)
+        return low, max(high, low + 1)
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -84,52 +88,20 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Riding:
-    """How the rider of a call goes with the tiles: kernels as those of the call, sizes by kind of
-    tile; made_in: the window where a sum over tiles adds up, or 0. operands: of the kernel of the
-    tiles, finish_operands: of the update behind the last of them. idle: numbers of the axes along
-    which only the first tiles see what is not summed up yet."""
-
-    kernel: Kernel
-    operands: tuple[int, ...]
-    sizes: tuple[Mapping[str, Size], ...]
-    more: Kernel | None = None
-    finish: Kernel | None = None
-    finish_operands: tuple[int, ...] = ()
-    finish_sizes: tuple[Mapping[str, Size], ...] = ()
-    made_in: int = 0
-    idle: tuple[int, ...] = ()
-
-    def rests(self, index: Sequence[int]) -> bool:
-        return any(index[number] for number in self.idle)
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        return tuple(kernel for kernel in (self.kernel, self.more, self.finish) if kernel)
-
-
-@dataclass(frozen=True)
 class Tiling:
     """Loops from the outermost to the innermost, reductions inside; windows by the position of the
-    operand among the call's outputs and inputs, None for one that is left out.
+    operand among the call's outputs and inputs, None for one that is left out; behind them those
+    in which partial sums add up that a launch goes on with.
 
-    sizes are those of the kernel by kind of tile, numbered over the kinds of all axes with the last
-    axis fastest. ahead: the boxes of the next tile are fetched while this one is computed. Later
-    tiles of a reduction are added by the kernel `more`. `finish` runs behind the last of them, over
-    the operands at these positions: an elementwise node on the result, or the update of weights by
-    a gradient, which has added up in the window `made_in`, the last, instead of the first.
+    launches: what a tile may run, in order; their sizes are numbered over the kinds of all axes
+    with the last axis fastest. double_buffered: the boxes of the next tile are fetched while this
+    one is computed.
     """
 
     axes: tuple[TileAxis, ...]
     windows: tuple[Window | None, ...]
-    sizes: tuple[Mapping[str, Size], ...]
-    ahead: bool
-    more: Kernel | None = None
-    finish: Kernel | None = None
-    finish_sizes: tuple[Mapping[str, Size], ...] = ()
-    finish_operands: tuple[int, ...] = ()
-    made_in: int = 0
-    riding: Riding | None = None
+    double_buffered: bool
+    launches: tuple[Launch, ...] = ()
 
     @property
     def count(self) -> int:
@@ -147,17 +119,22 @@ class Tiling:
     def indices(self) -> Iterator[tuple[int, ...]]:
         return product(*(range(axis.count) for axis in self.axes))
 
-    def added(self, index: Sequence[int]) -> bool:
-        """Whether the tile is added to what earlier ones have left."""
-        return any(at for at, axis in zip(index, self.axes, strict=True) if axis.reduction)
-
-    def finished(self, index: Sequence[int]) -> bool:
-        pairs = zip(index, self.axes, strict=True)
-        return all(at == axis.count - 1 for at, axis in pairs if axis.reduction)
+    def runs(self, launch: Launch, index: Sequence[int]) -> bool:
+        """Whether a tile runs this."""
+        if any(index[number] for number in launch.when.first_along):
+            return False
+        if launch.when.tiles == EVERY:
+            return True
+        sums = [
+            (at, axis.count) for at, axis in zip(index, self.axes, strict=True) if axis.reduction
+        ]
+        if launch.when.tiles == LAST:
+            return all(at == count - 1 for at, count in sums)
+        return any(at for at, _ in sums) == (launch.when.tiles == LATER)
 
     def __str__(self) -> str:
         loops = ", ".join(f"{axis.name} by {axis.tile} of {axis.size}" for axis in self.axes)
-        return f"{self.count} tiles{' ahead' if self.ahead else ''}: {loops or 'whole'}"
+        return f"{self.count} tiles{' ahead' if self.double_buffered else ''}: {loops or 'whole'}"
 
     @property
     def near_bytes(self) -> int:
@@ -222,38 +199,8 @@ def tiling_from_json(value: Mapping[str, Any]) -> Tiling:
     return Tiling(
         tuple(TileAxis(**{**axis, "kinds": tuple(axis["kinds"])}) for axis in value["axes"]),
         tuple(_window_from_json(window) if window else None for window in value["windows"]),
-        _all_sizes(value["sizes"]),
-        value["ahead"],
-        _kernel_from_json(value["more"]),
-        _kernel_from_json(value["finish"]),
-        _all_sizes(value["finish_sizes"]),
-        tuple(value["finish_operands"]),
-        value["made_in"],
-        _riding_from_json(value["riding"]) if value["riding"] else None,
-    )
-
-
-def _riding_from_json(value: Mapping[str, Any]) -> Riding:
-    return Riding(
-        Kernel(**value["kernel"]),
-        tuple(value["operands"]),
-        _all_sizes(value["sizes"]),
-        _kernel_from_json(value["more"]),
-        _kernel_from_json(value["finish"]),
-        tuple(value["finish_operands"]),
-        _all_sizes(value["finish_sizes"]),
-        value["made_in"],
-        tuple(value["idle"]),
-    )
-
-
-def _kernel_from_json(value: Mapping[str, Any] | None) -> Kernel | None:
-    return Kernel(**value) if value else None
-
-
-def _all_sizes(value: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Size], ...]:
-    return tuple(
-        {k: tuple(v) if isinstance(v, list) else v for k, v in item.items()} for item in value
+        value["double_buffered"],
+        tuple(map(launch_from_json, value["launches"])),
     )
 
 

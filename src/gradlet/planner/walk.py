@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradlet.kernels.catalogue import Kernel
+from gradlet.planner.launch import Launch
 from gradlet.planner.model import Call
 from gradlet.planner.tiling import Box, Tiling, Window
 
@@ -21,41 +22,31 @@ class View:
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel is entered by all cores. views: by position, empty for a call without tiles."""
+    """A launch is entered by all cores. views: by position, empty for a call without tiles."""
 
-    kernel: Kernel
+    launch: Launch
     views: tuple[View | None, ...] = ()
     first: bool = True  # of the entries into a tile
-    finishes: bool = False
-    beside: bool = False  # with no barrier before it
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.launch.kernel
 
 
 def entries(call: Call) -> Iterator[Entry]:
     """All entries of one call."""
     tiling = call.tiling
     if tiling is None:
-        for _ in range(call.repeat):
-            yield Entry(call.kernel)
-        if call.rider:
-            yield Entry(call.rider.kernel, beside=True)
-        if call.behind:
-            yield Entry(call.behind.kernel)
+        for launch in call.whole:
+            yield from (Entry(launch) for _ in range(launch.repeat))
         return
     for views, index in _tiles(tiling):
-        kernel, riding = call.kernel, tiling.riding
-        if riding and riding.rests(index):
-            riding = None
-        rider = riding.kernel if riding else None
-        if tiling.added(index):
-            kernel, rider = tiling.more or kernel, (riding.more if riding else None) or rider
-        for step in range(call.repeat):
-            yield Entry(kernel, views, step == 0)
-        if rider:
-            yield Entry(rider, views, False, beside=True)
-        if tiling.finish and tiling.finished(index):
-            yield Entry(tiling.finish, views, False, True)
-            if riding and riding.finish:
-                yield Entry(riding.finish, views, False, True, beside=True)
+        first = True
+        for launch in tiling.launches:
+            if tiling.runs(launch, index):
+                for _ in range(launch.repeat):
+                    yield Entry(launch, views, first)
+                    first = False
 
 
 def _tiles(tiling: Tiling) -> Iterator[tuple[tuple[View | None, ...], tuple[int, ...]]]:

@@ -157,7 +157,7 @@ def _timeline(plan: Plan, owners: Owners) -> tuple[Moment, ...]:
     end = 2 * len(plan.calls) + 1
     changes = {memory.name: [0] * (end + 2) for memory in plan.target.memories}
     for buffer in plan.buffers:
-        first, last = buffer.halves if buffer.kind == "arena" else (0, end)
+        first, last = buffer.interval if buffer.kind == "arena" else (0, end)
         changes[buffer.level][first] += buffer.bytes
         changes[buffer.level][min(last, end) + 1] -= buffer.bytes
     halves = {level: list(accumulate(steps)) for level, steps in changes.items()}
@@ -274,7 +274,7 @@ def _layers(plan: Plan, owners: Owners) -> list[Row]:
         module = INPUT if name in plan.graph.inputs else LOSS
         ledger.note((module, "forward"), name, new=True)
     for call in plan.calls:
-        for name in call.all_nodes:
+        for name in call.nodes:
             _note_node(ledger, owners, nodes[name], owners.of_node(call.nodes[0]))
         windows = call.tiling.windows if call.tiling else ()
         passing = [call.scratch, *(name for w in windows if w for name in w.slot_buffers)]

@@ -130,7 +130,7 @@ class _Panel:
     ) -> tuple[float, float, float, float]:
         """x, y, width and height."""
         whole = buffer.kind != "arena"
-        first, last = (0, 2 * self.calls - 1) if whole else buffer.halves
+        first, last = (0, 2 * self.calls - 1) if whole else buffer.interval
         begin, end = first / 2, (min(last, 2 * self.calls - 1) + 1) / 2
         start = bases[buffer.region] + buffer.offset
         x, y = self.x(begin), self.y(start + buffer.bytes)

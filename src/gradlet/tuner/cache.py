@@ -105,8 +105,8 @@ def _record(key: str, value: int) -> str:
 
 def key_of(job: Job, target: Target) -> str:
     value = (
-        *(_source(kernel) for function in job.functions.all for kernel in function.kernels),
-        *(function.operands for function in job.functions.all),
+        *(_source(kernel) for function in job.functions.values() for kernel in function.kernels),
+        *(operands for function in job.functions.values() for _, operands in function.launches),
         _runtime(target.port),
         sorted(dict(target.machine).items()),
         (target.cores, target.stack, target.code, target.flags),

@@ -8,34 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import size_words
-from gradlet.planner.tile.table import (
-    BOX_WORDS,
-    HEAD_WORDS,
-    HOP_WORDS,
-    STEP_WORDS,
-    WINDOW_WORDS,
-    WORD,
-    Table,
-    all_sizes,
-    table_of,
-)
+from gradlet.ops.base import Size
+from gradlet.planner.launch import Launch
+from gradlet.planner.tile.layout import BOX, HOP, STEP, TILING, WINDOW
+from gradlet.planner.tile.table import MOVED_AT_FIRST, Table, sized, table_of
 from gradlet.planner.tiling import Tiling
-
-AXES = 4
-MOVED_AT_FIRST = 128
-
-
-@dataclass(frozen=True)
-class Functions:
-    """Addresses of the functions that call the kernels; 0 where there is none."""
-
-    first: int
-    more: int
-    finish: int
 
 
 @dataclass(frozen=True)
@@ -48,26 +30,28 @@ class Place:
 
 def table_image(
     tiling: Tiling,
-    kernel: Kernel,
-    repeat: int,
-    functions: Functions,
+    functions: Mapping[str, int],
     places: Sequence[Place],
 ) -> bytes:
-    """places: by position, with those of scratch behind the operands."""
+    """functions: addresses of those that call the kernels, by their names in the table. places: by
+    position, with those of scratch behind the operands."""
     table = table_of(tiling)
-    at = _Offsets(len(places), table, tiling, kernel)
+    at = _Offsets(len(places), table, tiling)
+    head = {
+        **functions,
+        **table.head(tiling, len(places)),
+        "sizes": at.sizes,
+        "finish_sizes": at.finish,
+        "first_step": at.steps + table.first_step,
+    }
     return b"".join(
         [
-            _head(tiling, repeat, functions, table, at, len(places)),
+            TILING.pack(head),
             *_windows(places, table, at),
-            *(struct.pack("<HH", a, at.hops + WORD * HOP_WORDS * hop) for a, hop in table.steps),
-            *(struct.pack("<ii", *hop) for hop in table.hops),
-            *(
-                struct.pack("<5i", b.bytes, b.lines, b.pitch, b.planes, b.plane_pitch)
-                for b in table.boxes
-            ),
-            *_all_sizes(tiling, kernel)[0],
-            *_all_sizes(tiling, kernel)[1],
+            *(STEP.pack({"axis": a, "hops": at.hops + HOP.size * n}) for a, n in table.steps),
+            *(HOP.pack({"far": far, "box": box}) for far, box in table.hops),
+            *(BOX.pack(asdict(box)) for box in table.boxes),
+            *map(_all_sizes, sized(tiling)),
         ]
     )
 
@@ -75,87 +59,40 @@ def table_image(
 class _Offsets:
     """Where the parts of a table begin."""
 
-    def __init__(self, windows: int, table: Table, tiling: Tiling, kernel: Kernel) -> None:
-        self.steps = WORD * (HEAD_WORDS + WINDOW_WORDS * windows)
-        self.hops = self.steps + WORD * STEP_WORDS * len(table.steps)
-        self.boxes = self.hops + WORD * HOP_WORDS * len(table.hops)
-        self.sizes = self.boxes + WORD * BOX_WORDS * len(table.boxes)
-        self.finish = self.sizes + sum(map(len, _all_sizes(tiling, kernel)[0]))
+    def __init__(self, windows: int, table: Table, tiling: Tiling) -> None:
+        self.steps = TILING.size + WINDOW.size * windows
+        self.hops = self.steps + STEP.size * len(table.steps)
+        self.boxes = self.hops + HOP.size * len(table.hops)
+        self.sizes = self.boxes + BOX.size * len(table.boxes)
+        self.finish = self.sizes + len(_all_sizes(sized(tiling)[0]))
 
 
-def _all_sizes(tiling: Tiling, kernel: Kernel) -> tuple[list[bytes], list[bytes]]:
-    """Of tiles, and of what comes behind; those of a rider behind the others of each kind."""
-    riding = tiling.riding
-    runs = (kernel, riding.kernel if riding else None)
-    behind = (tiling.finish, riding.finish if riding else None)
-
-    def packed(
-        used: tuple[Kernel | None, Kernel | None], sizes: tuple[Sequence[Mapping[str, object]], ...]
-    ) -> list[bytes]:
-        pairs = [(k, part) for k, part in zip(used, sizes, strict=False) if k and part]
-        return [
-            b"".join(_sizes(k, part[kind]) for k, part in pairs)
-            for kind in range(len(pairs[0][1]) if pairs else 0)
-        ]
-
-    own, after = all_sizes(tiling)
-    return packed(runs, own), packed(behind, after)
-
-
-def _sizes(kernel: Kernel, sizes: Mapping[str, object]) -> bytes:
-    words = size_words(kernel, sizes)  # type: ignore[arg-type]
-    return struct.pack(f"<{len(words)}i", *words)
-
-
-def _head(
-    tiling: Tiling, repeat: int, functions: Functions, table: Table, at: _Offsets, windows: int
-) -> bytes:
-    axes = tiling.axes
-    padding = [0] * (AXES - len(axes))
-    free = sum(not axis.reduction for axis in axes)
-    return struct.pack(
-        "<3Ii4B4i4HI",
-        functions.first,
-        functions.more,
-        functions.finish,
-        repeat,
-        len(axes),
-        windows,
-        free,
-        int(tiling.ahead),
-        *(axis.count for axis in axes),
-        *padding,
-        at.sizes,
-        at.finish,
-        at.steps + WORD * STEP_WORDS * table.size_steps,
-        len(table.steps) - table.size_steps,
-        sum(1 << number for number in tiling.riding.idle) if tiling.riding else 0,
+def _all_sizes(launches: Sequence[Launch]) -> bytes:
+    """By tile class, the sizes of all launches."""
+    classes = zip(*(launch.sizes for launch in launches), strict=True)
+    return b"".join(
+        _sizes(launch.kernel, own)
+        for parts in classes
+        for launch, own in zip(launches, parts, strict=True)
     )
+
+
+def _sizes(kernel: Kernel, sizes: Mapping[str, Size]) -> bytes:
+    words = size_words(kernel, sizes)
+    return struct.pack(f"<{len(words)}i", *words)
 
 
 def _windows(places: Sequence[Place], table: Table, at: _Offsets) -> list[bytes]:
     found, rows = [], {row.position: row for row in table.rows}
     for position, place in enumerate(places):
-        row = rows.get(position)
-        if row is None:
-            flags = (0, 0, 0, MOVED_AT_FIRST, 0, 0, 0, 0)
-            found.append(struct.pack("<4I4B4H", place.far, 0, 0, 0, *flags))
-            continue
-        window = row.window
-        moved_by = sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST
-        found.append(
-            struct.pack(
-                "<4I4B4H",
-                place.far,
-                *(*place.near, 0, 0, 0)[:3],
-                window.slots,
-                int(window.load),
-                int(window.store),
-                moved_by,
-                at.boxes + WORD * BOX_WORDS * row.first_box,
-                at.steps + WORD * STEP_WORDS * row.first_step,
-                row.steps,
-                0,
-            )
-        )
+        fields: dict[str, Any] = {"far": place.far, "moved_by": MOVED_AT_FIRST}
+        if row := rows.get(position):
+            fields |= {
+                **row.fields(),
+                "near": place.near,
+                "boxes": at.boxes + BOX.size * row.first_box,
+                "first_step": at.steps + STEP.size * row.first_step,
+                "early": 0,  # nothing runs before
+            }
+        found.append(WINDOW.pack(fields))
     return found

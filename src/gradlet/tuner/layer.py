@@ -15,7 +15,7 @@ from gradlet.training.prepare import training_graph
 from gradlet.tuner import tune as tuner
 from gradlet.tuner.pool import Pool
 from gradlet.tuner.project import Progress, quiet
-from gradlet.tuner.tune import Settings, Tuned, Wish
+from gradlet.tuner.tune import ScheduleOverride, Settings, Tuned
 
 WEIGHT, UPDATED = "layer.weight", "layer.weight.next"
 STEPS: dict[str, Callable[[Call], bool]] = {
@@ -31,14 +31,14 @@ class LayerTuning:
 
     label: str
     tuned: Tuned
-    ranked: tuple[tuple[Wish, int], ...]
+    ranked: tuple[tuple[ScheduleOverride, int], ...]
     macs: int
 
     def to_json(self) -> dict[str, Any]:
         node = self.tuned.nodes[0]
         rows = [
-            {**asdict(wish), "cycles": cycles, "mac_per_cycle": self.macs / cycles}
-            for wish, cycles in self.ranked
+            {**asdict(override), "cycles": cycles, "mac_per_cycle": self.macs / cycles}
+            for override, cycles in self.ranked
         ]
         return {
             "layer": self.label,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,9 +13,8 @@ from gradlet.kernels.lab.runner import Paused
 from gradlet.planner.tiling import Tiling, Window
 from gradlet.sim import SimError
 from gradlet.targets.target import Target
-from gradlet.tuner.image import Functions as Addresses
 from gradlet.tuner.image import Place, table_image
-from gradlet.tuner.program import Functions
+from gradlet.tuner.program import Function
 
 ALIGN = 16
 ITEM = 4
@@ -37,7 +36,7 @@ class Job:
     kernel: Kernel
     tiling: Tiling
     repeat: int
-    functions: Functions
+    functions: Mapping[str, Function]
     near: tuple[bool, ...]
     bytes: tuple[int, ...]
     scratch: int = 0
@@ -72,21 +71,8 @@ class TileTrial(Paused):
         return self.machine.dma_counters().bytes_in
 
     def _image(self, job: Job, places: Sequence[Place]) -> bytes:
-        def address(name: str | None) -> int:
-            return self.place(name) if name else 0
-
-        functions = job.functions
-        return table_image(
-            job.tiling,
-            job.kernel,
-            job.repeat,
-            Addresses(
-                address(functions.first.name),
-                address(functions.more.name if functions.more else None),
-                address(functions.finish.name if functions.finish else None),
-            ),
-            places,
-        )
+        functions = {role: self.place(function.name) for role, function in job.functions.items()}
+        return table_image(job.tiling, functions, places)
 
     def _memories(self) -> tuple[_Bump, _Bump, _Bump]:
         """What the program leaves of the nearest memory, of its own, and the farthest."""
@@ -152,9 +138,9 @@ def _mean_extents(window: Window, tiling: Tiling) -> list[float]:
     """Of its boxes, which are smaller at the ends of axes."""
     found = [float(extent) for extent in window.shape]
     for number, span in window.spans:
-        axis, extent = tiling.axes[number], window.shape[span.dim]
-        ranges = [span.range(*axis.range(at), extent) for at in range(axis.count)]
-        found[span.dim] = sum(max(1, high - low) for low, high in ranges) / axis.count
+        axis = tiling.axes[number]
+        ranges = [window.along(span, axis.range(at)) for at in range(axis.count)]
+        found[span.dim] = sum(high - low for low, high in ranges) / axis.count
     return found
 
 

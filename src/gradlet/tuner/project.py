@@ -22,7 +22,7 @@ from gradlet.tuner import remembered
 from gradlet.tuner import tune as tuner
 from gradlet.tuner.pool import Pool
 from gradlet.tuner.remembered import Answer
-from gradlet.tuner.tune import Settings, Tuned, Wish, plan_with
+from gradlet.tuner.tune import ScheduleOverride, Settings, Tuned, plan_with
 
 Progress = Callable[[int, int, str], None]
 
@@ -118,24 +118,26 @@ def _nodes(
 def _wholes(
     given: Plan, tuned: Tuned, before: Mapping[str, Any], folder: Path
 ) -> Iterator[tuple[Plan, Mapping[str, Any]]]:
-    """With all wishes; and without those of nodes that are no quicker in the whole."""
-    whole = _fitted(given, tuned.wishes)
+    """With all overrides; and without those of nodes that are no quicker in the whole."""
+    whole = _fitted(given, tuned.overrides)
     if tuned.plan == given or whole is None:
         return
     after = _measured(whole, folder)
     yield whole, after
     old = {node["name"]: node["cycles"] for node in before["nodes"]}
     gained = {n["name"] for n in after["nodes"] if n["cycles"] < old[n["name"]]}
-    wishes = {name: wish for name, wish in tuned.wishes.items() if name in gained}
-    some = _fitted(given, wishes)
+    overrides = {name: override for name, override in tuned.overrides.items() if name in gained}
+    some = _fitted(given, overrides)
     if some is not None and some not in (given, whole):
         yield some, _measured(some, folder)
 
 
-def _fitted(given: Plan, wishes: Mapping[str, Wish]) -> Plan | None:
-    """With these wishes, and room for the program that they make; None if there is none."""
+def _fitted(given: Plan, overrides: Mapping[str, ScheduleOverride]) -> Plan | None:
+    """With these overrides, and room for the program that they make; None if there is none."""
     try:
-        return fitted(lambda device: plan_with(replace(given, target=device), wishes), given.target)
+        return fitted(
+            lambda device: plan_with(replace(given, target=device), overrides), given.target
+        )
     except DoesNotFit:
         return None
 

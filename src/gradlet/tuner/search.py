@@ -1,7 +1,7 @@
 """Which candidates of a call are measured, and which of them is taken.
 
-The judgement of the planner ranks all. The planner's own choice is measured first, then the best of
-every kind and the best of the rest, then, in some rounds, neighbours of the quickest: by turns of
+The judgement of the planner ranks all. Its own schedule is measured first, then the best of every
+kind and the best of the rest, then, in some rounds, neighbours of the quickest: by turns of
 some and of the very best, so that no direction is forgotten that the judgement thinks little of. An
 exhaustive search measures all. A candidate that turns out to be slower than the best known before,
 and by more than a little, is not measured to its end.
@@ -18,8 +18,8 @@ from statistics import median
 
 from gradlet.ir.graph import Graph
 from gradlet.planner.model import Call
-from gradlet.planner.planner import Context, Tiler, Wish
-from gradlet.planner.tile.choice import Choice
+from gradlet.planner.planner import ScheduleOverride, Tiler, TilingRequest
+from gradlet.planner.tile.schedule import Schedule
 from gradlet.planner.tile.search import (
     Candidate,
     Problem,
@@ -28,9 +28,9 @@ from gradlet.planner.tile.search import (
     grid,
     neighbours,
 )
-from gradlet.planner.tiling import Riding, Tiling, Window
+from gradlet.planner.tiling import Tiling, Window
 from gradlet.tuner.measure import UNLIMITED, Job
-from gradlet.tuner.program import Function, Functions, functions_of
+from gradlet.tuner.program import Function, functions_of
 
 SLOW = 1.2
 """A candidate is given up when it has taken so many times the cycles of the best before."""
@@ -49,7 +49,7 @@ class Settings:
     """keep: how many of the best judged candidates of a call are measured (K_T). rounds: how often
     the neighbours of the best are tried after that, `around` of them at a time. tiles: an
     exhaustive search looks at all tilings of at most so many tiles, or four times those of the
-    planner's choice."""
+    planner's schedule."""
 
     keep: int = 12
     rounds: int = 5
@@ -65,17 +65,17 @@ class Search:
 
     call: Call
     tiler: Tiler
-    context: Context | None
+    request: TilingRequest | None
     settings: Settings
     graph: Graph
-    judged: dict[Wish, float] = field(default_factory=dict)
-    jobs: dict[Wish, Job] = field(default_factory=dict)
-    cycles: dict[Wish, int | None] = field(default_factory=dict)
-    tiles: dict[Wish, tuple[int, ...]] = field(default_factory=dict)
-    rounds: Iterator[list[Wish]] | None = None
+    judged: dict[ScheduleOverride, float] = field(default_factory=dict)
+    jobs: dict[ScheduleOverride, Job] = field(default_factory=dict)
+    cycles: dict[ScheduleOverride, int | None] = field(default_factory=dict)
+    tiles: dict[ScheduleOverride, tuple[int, ...]] = field(default_factory=dict)
+    rounds: Iterator[list[ScheduleOverride]] | None = None
     most: int = 0
 
-    def wanted(self) -> list[Wish]:
+    def wanted(self) -> list[ScheduleOverride]:
         """What is to be measured next; nothing when the search is over."""
         if self.rounds is None:
             self.rounds = filter(None, self._rounds())
@@ -84,18 +84,18 @@ class Search:
     def functions(self) -> set[Function]:
         """All that its candidates may call: they differ by kernel, and by whether tiles add up."""
         found: set[Function] = set()
-        if self.context is None:
+        if self.request is None:
             return found  # the first round has all
-        axes = self.tiler.problem(self.context, False).axes
+        axes = self.tiler.problem(self.request, False).axes
         sums = {axis.name for axis in axes if axis.reduction}
         left: dict[object, int] = {}
-        for wish in self._first:
-            kind = wish.variant, any(name in sums for name, _ in wish.split)
+        for override in self._first:
+            kind = override.variant, any(name in sums for name, _ in override.split)
             left.setdefault(kind, TRIES)
             if left[kind] > 0:
-                made = self._functions(self._choice(wish))
+                made = self._functions(self._schedule(override))
                 left[kind] = 0 if made else left[kind] - 1
-                found |= set(made.all if made else ())
+                found |= set(made.values() if made else ())
         return found
 
     @property
@@ -109,73 +109,73 @@ class Search:
         """Candidates that may be measured after those of this round."""
         return max(0, self.most - len(self.jobs))
 
-    def best(self) -> Wish | None:
+    def best(self) -> ScheduleOverride | None:
         """The quickest of those that were measured."""
         return next(iter(self._quickest(1)), None)
 
-    def _quickest(self, count: int) -> list[Wish]:
-        fit = {wish: cycles for wish, cycles in self.cycles.items() if cycles is not None}
-        return nsmallest(count, fit, key=lambda wish: (fit[wish], str(wish)))
+    def _quickest(self, count: int) -> list[ScheduleOverride]:
+        fit = {override: cycles for override, cycles in self.cycles.items() if cycles is not None}
+        return nsmallest(count, fit, key=lambda override: (fit[override], str(override)))
 
-    def _rounds(self) -> Iterator[list[Wish]]:
-        if self.context is None:
+    def _rounds(self) -> Iterator[list[ScheduleOverride]]:
+        if self.request is None:
             yield self._in_place()
             return
-        own = self.tiler.choose(self.context)
+        own = self.tiler.choose(self.request)
         if self.settings.exhaustive:
             ranked = self._all(own.tiling.count if own.tiling else 1)
             self.most = len(ranked)
             for most in (1, PORTION, len(ranked)):
-                yield self._able([*self._as_wish(own), *ranked], most)
+                yield self._able([*self._as_override(own), *ranked], most)
             return
         keep, around = self.settings.keep, self.settings.around
         self.most = keep + self.settings.rounds * around
-        yield self._able(self._as_wish(own), 1)
+        yield self._able(self._as_override(own), 1)
         yield self._able(self._first, keep - len(self.jobs))
         for number in range(self.settings.rounds):
             leaders = self._quickest(1 if number % 2 else LEADERS)
             yield self._able(self._around(leaders), around)
 
-    def _as_wish(self, choice: Choice) -> list[Wish]:
-        return [Wish.of(choice)] if choice.tiling else []
+    def _as_override(self, schedule: Schedule) -> list[ScheduleOverride]:
+        return [ScheduleOverride.of(schedule)] if schedule.tiling else []
 
-    def _able(self, wishes: Iterable[Wish], most: int) -> list[Wish]:
+    def _able(self, overrides: Iterable[ScheduleOverride], most: int) -> list[ScheduleOverride]:
         """The first of them that are new and can be done."""
-        new = (wish for wish in wishes if wish not in self.jobs)
-        return list(islice((wish for wish in new if self._job(wish)), most))
+        new = (override for override in overrides if override not in self.jobs)
+        return list(islice((override for override in new if self._job(override)), most))
 
-    def _all(self, tiles: int) -> list[Wish]:
+    def _all(self, tiles: int) -> list[ScheduleOverride]:
         """All of the space, the best judged first."""
-        assert self.context is not None
+        assert self.request is not None
         most, found = max(self.settings.tiles, 4 * tiles), []
         for problem, fetcher in self._problems():
-            found += self._wishes(problem, grid(problem, self.context.room, most), fetcher)
+            found += self._overrides(problem, grid(problem, self.request.room, most), fetcher)
         return _ranked(found)
 
     @cached_property
-    def _first(self) -> list[Wish]:
+    def _first(self) -> list[ScheduleOverride]:
         """The best of each kind, then the best of the rest."""
-        assert self.context is not None
-        found: list[tuple[float, Wish]] = []
+        assert self.request is not None
+        found: list[tuple[float, ScheduleOverride]] = []
         for problem, fetcher in self._problems():
-            room = self.context.room
+            room = self.request.room
             candidates = [*explored(problem, room), *along_one_axis(problem, room)]
-            found += self._wishes(problem, candidates, fetcher)
+            found += self._overrides(problem, candidates, fetcher)
         ranked = _ranked(found)
         return [*_best_of_each_kind(ranked), *ranked]
 
     def _problems(self) -> Iterator[tuple[Problem, str]]:
         """What there is to choose, in each buffer mode: with all kernels that see far operands
         through windows, and with each that fetches some of them itself."""
-        assert self.context is not None
-        for fetcher in ("", *self.tiler.fetchers(self.context)):
-            for ahead in self.tiler.modes:
-                yield self.tiler.problem(self.context, ahead, fetcher), fetcher
+        assert self.request is not None
+        for fetcher in ("", *self.tiler.fetchers(self.request)):
+            for double_buffered in self.tiler.modes:
+                yield self.tiler.problem(self.request, double_buffered, fetcher), fetcher
 
-    def _wishes(
+    def _overrides(
         self, problem: Problem, candidates: Iterable[Candidate], fetcher: str
-    ) -> list[tuple[float, Wish]]:
-        """With every kernel; those of a higher rank are thought to be quicker, and those
+    ) -> list[tuple[float, ScheduleOverride]]:
+        """With every kernel; those further down the catalogue are thought to be quicker, and those
         that fetch operands themselves slower."""
         variants = [fetcher] if fetcher else self.tiler.variants_of(self.call)
         if not self.settings.exhaustive:
@@ -184,120 +184,118 @@ class Search:
         for candidate in candidates:
             split = tuple((problem.axes[n].name, candidate.tile[n]) for n in candidate.order)
             for rank, variant in enumerate(reversed(variants)):
-                wish = Wish(split, problem.ahead, variant)
-                self.judged[wish] = candidate.cost
-                self.tiles[wish] = candidate.tile
-                found.append((candidate.cost * (1 + rank + bool(fetcher)), wish))
+                override = ScheduleOverride(split, problem.double_buffered, variant)
+                self.judged[override] = candidate.cost
+                self.tiles[override] = candidate.tile
+                found.append((candidate.cost * (1 + rank + bool(fetcher)), override))
         return found
 
-    def _around(self, leaders: Iterable[Wish]) -> list[Wish]:
+    def _around(self, leaders: Iterable[ScheduleOverride]) -> list[ScheduleOverride]:
         """Their neighbours, in each buffer mode; what is expected to be quickest first."""
-        assert self.context is not None
-        found: list[Wish] = []
-        tiles = dict.fromkeys(self.tiles[wish] for wish in leaders if wish in self.tiles)
+        assert self.request is not None
+        found: list[ScheduleOverride] = []
+        tiles = dict.fromkeys(
+            self.tiles[override] for override in leaders if override in self.tiles
+        )
         for problem, fetcher in self._problems():
             for tile in tiles:
-                steps = neighbours(problem, tile, self.context.room)
-                found += [wish for _, wish in self._wishes(problem, steps, fetcher)]
+                steps = neighbours(problem, tile, self.request.room)
+                found += [override for _, override in self._overrides(problem, steps, fetcher)]
         expected = self._expected(found)
-        return sorted(expected, key=lambda wish: (expected[wish], str(wish)))
+        return sorted(expected, key=lambda override: (expected[override], str(override)))
 
-    def _expected(self, wishes: Iterable[Wish]) -> dict[Wish, float]:
+    def _expected(self, overrides: Iterable[ScheduleOverride]) -> dict[ScheduleOverride, float]:
         """The judgement, set right by what was measured of those that are most alike."""
         ratios: dict[object, list[float]] = {}
-        for wish, cycles in self.cycles.items():
-            if cycles and wish in self.judged:
-                for kind in _likeness(wish):
-                    ratios.setdefault(kind, []).append(cycles / self.judged[wish])
+        for override, cycles in self.cycles.items():
+            if cycles and override in self.judged:
+                for kind in _likeness(override):
+                    ratios.setdefault(kind, []).append(cycles / self.judged[override])
         off = {kind: median(found) for kind, found in ratios.items()}
         unknown = DOUBTED * median(off.values()) if off else 1.0
         return {
-            wish: self.judged[wish] * next(filter(None, map(off.get, _likeness(wish))), unknown)
-            for wish in wishes
+            override: self.judged[override]
+            * next(filter(None, map(off.get, _likeness(override))), unknown)
+            for override in overrides
         }
 
-    def _in_place(self) -> list[Wish]:
+    def _in_place(self) -> list[ScheduleOverride]:
         """All operands near: only the kernel is to be chosen."""
-        wishes = [Wish((), True, variant) for variant in self.tiler.variants_of(self.call)]
-        return self._able(wishes, len(wishes))
+        overrides = [
+            ScheduleOverride((), True, variant) for variant in self.tiler.variants_of(self.call)
+        ]
+        return self._able(overrides, len(overrides))
 
-    def _job(self, wish: Wish) -> Job | None:
-        choice = self._choice(wish)
-        functions = self._functions(choice)
-        if choice is None or choice.tiling is None or functions is None:
+    def _job(self, override: ScheduleOverride) -> Job | None:
+        schedule = self._schedule(override)
+        functions = self._functions(schedule)
+        if schedule is None or schedule.tiling is None or functions is None:
             return None
-        tiling = choice.tiling
+        tiling = schedule.tiling
         near = tuple(
-            w is not None and (self.context is None or self._is_near(w)) for w in tiling.windows
+            w is not None and (self.request is None or self._is_near(w)) for w in tiling.windows
         )
         sizes = tuple(
             self.graph.tensors[w.tensor].bytes if w and w.tensor else 0 for w in tiling.windows
         )
         farthest = tuple(n for n, w in enumerate(tiling.windows) if w and self._is_farthest(w))
-        self.jobs[wish] = Job(
-            choice.kernel,
+        self.jobs[override] = Job(
+            schedule.kernel,
             tiling,
             self.call.repeat,
             functions,
             near,
             sizes,
-            choice.scratch,
+            schedule.scratch,
             farthest,
         )
-        return self.jobs[wish]
+        return self.jobs[override]
 
-    def _functions(self, choice: Choice | None) -> Functions | None:
-        if choice is None or choice.tiling is None:
+    def _functions(self, schedule: Schedule | None) -> dict[str, Function] | None:
+        if schedule is None or schedule.tiling is None:
             return None
-        return functions_of(choice.kernel, choice.tiling, len(self.call.outputs))
+        return functions_of(schedule.tiling)
 
     def _is_near(self, window: Window) -> bool:
-        assert self.context is not None
-        return self.tiler.storage_of.get(window.tensor, "") in self.context.near
+        assert self.request is not None
+        return self.tiler.storage_of.get(window.tensor, "") in self.request.near
 
     def _is_farthest(self, window: Window) -> bool:
         return self.tiler.storage_of.get(window.tensor, "") in self.tiler.problems.farthest
 
-    def _choice(self, wish: Wish) -> Choice | None:
-        if self.context is not None:
-            return self.tiler.realised(self.context, wish)
-        kernel = replace(self.call.kernel, variant=wish.variant)
+    def _schedule(self, override: ScheduleOverride) -> Schedule | None:
+        if self.request is not None:
+            return self.tiler.realised(self.request, override)
+        call = self.call.by(replace(self.call.kernel, variant=override.variant))
         windows = tuple(
             Window(name, self.graph.tensors[name].shape, ()) if name else None
-            for name in (*self.call.outputs, *self.call.inputs)
+            for name in call.operands
         )
-        tiling = Tiling((), windows, (self.call.sizes,), True)
-        if follow := self.call.behind:
-            tiling = replace(
-                tiling,
-                finish=follow.kernel,
-                finish_sizes=(follow.sizes,),
-                finish_operands=follow.operands,
-            )
-        if rider := self.call.rider:
-            riding = Riding(rider.kernel, rider.operands(self.call), (rider.sizes,))
-            tiling = replace(tiling, riding=riding)
-        return Choice(kernel, tiling, self.tiler.problems.scratch(kernel, self.call.sizes))
+        tiling = Tiling((), windows, True, call.whole)
+        return Schedule(call.kernel, tiling, self.tiler.problems.scratch(call.kernel, call.sizes))
 
 
-def _ranked(judged: Iterable[tuple[float, Wish]]) -> list[Wish]:
+def _ranked(judged: Iterable[tuple[float, ScheduleOverride]]) -> list[ScheduleOverride]:
     """Each once, the best judged first."""
     order = sorted(judged, key=lambda item: (item[0], str(item[1])))
-    return list(dict.fromkeys(wish for _, wish in order))
+    return list(dict.fromkeys(override for _, override in order))
 
 
-def _best_of_each_kind(ranked: Iterable[Wish]) -> list[Wish]:
+def _best_of_each_kind(ranked: Iterable[ScheduleOverride]) -> list[ScheduleOverride]:
     """In their order, those that are the first to split these axes, or to run in that way."""
     found, seen = [], set[object]()
-    for wish in ranked:
-        kinds = {frozenset(name for name, _ in wish.split), (wish.variant, wish.ahead)}
+    for override in ranked:
+        kinds = {
+            frozenset(name for name, _ in override.split),
+            (override.variant, override.double_buffered),
+        }
         if kinds - seen:
             seen |= kinds
-            found.append(wish)
+            found.append(override)
     return found
 
 
-def _likeness(wish: Wish) -> tuple[object, object]:
+def _likeness(override: ScheduleOverride) -> tuple[object, object]:
     """The kinds that it is of, the narrower first: kernel, buffers and the axes that are split."""
-    way = (wish.variant, wish.ahead)
-    return (*way, frozenset(name for name, _ in wish.split)), way
+    way = (override.variant, override.double_buffered)
+    return (*way, frozenset(name for name, _ in override.split)), way

@@ -1,4 +1,4 @@
-"""Measured choices for every call of a plan: tile sizes, order of loops, buffer mode, kernel.
+"""Measured schedules for every call of a plan: tile sizes, order of loops, buffer mode, kernel.
 
 Keeps the type: a plan comes in, a plan that is quicker goes out.
 """
@@ -13,7 +13,13 @@ from statistics import median
 
 from gradlet.kernels.lab.runner import require_trials
 from gradlet.planner.model import Call, Plan
-from gradlet.planner.planner import Options, Tiler, Wish, contexts, plan
+from gradlet.planner.planner import (
+    Options,
+    ScheduleOverride,
+    Tiler,
+    plan,
+    tiling_requests,
+)
 from gradlet.runtime import TILES_TRIAL
 from gradlet.targets.target import Target
 from gradlet.tuner.cache import Cache, key_of
@@ -21,19 +27,19 @@ from gradlet.tuner.pool import Pool
 from gradlet.tuner.program import Function, build
 from gradlet.tuner.search import Search, Settings
 
-__all__ = ["Node", "Settings", "Tuned", "Wish", "plan_with", "tune"]
+__all__ = ["Node", "ScheduleOverride", "Settings", "Tuned", "plan_with", "tune"]
 
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class Node:
-    """What was found for a call: cycles by itself, of the planner's own choice and of the best."""
+    """What was found for a call: cycles by itself, of the planner's schedule and of the best."""
 
     name: str
     before: int | None
     after: int | None
-    wish: Wish | None
+    override: ScheduleOverride | None
     candidates: int
 
 
@@ -50,16 +56,16 @@ class Tuned:
     cache_hits: int
     seconds: float
     model_error: float | None
-    measured: tuple[Mapping[Wish, int], ...] = ()
+    measured: tuple[Mapping[ScheduleOverride, int], ...] = ()
 
     @property
-    def wishes(self) -> dict[str, Wish]:
-        return {node.name: node.wish for node in self.nodes if node.wish is not None}
+    def overrides(self) -> dict[str, ScheduleOverride]:
+        return {node.name: node.override for node in self.nodes if node.override is not None}
 
     @cached_property
     def plan(self) -> Plan:
         """With the quickest way that was found for each call."""
-        return plan_with(self.given, self.wishes, self.options)
+        return plan_with(self.given, self.overrides, self.options)
 
 
 def tune(
@@ -80,7 +86,7 @@ def tune(
     searches = list({id(search): search for search in by_call.values()}.values())
     measuring = _Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)
     while True:
-        wanted = [(search, wish) for search in searches for wish in search.wanted()]
+        wanted = [(search, override) for search in searches for override in search.wanted()]
         if not wanted:
             break
         measuring.measure(wanted)
@@ -91,9 +97,11 @@ def tune(
     return Tuned(given, options, *found, seconds, model_error(searches), known)
 
 
-def plan_with(given: Plan, wishes: Mapping[str, Wish], options: Options | None = None) -> Plan:
-    """The same network with these wishes."""
-    wished = replace(options or Options(), wishes=wishes)
+def plan_with(
+    given: Plan, overrides: Mapping[str, ScheduleOverride], options: Options | None = None
+) -> Plan:
+    """The same network with these overrides."""
+    wished = replace(options or Options(), overrides=overrides)
     return plan(given.graph, given.target, prefix=given.prefix, options=wished)
 
 
@@ -101,7 +109,7 @@ def _searches(
     given: Plan, settings: Settings, options: Options, only: Callable[[Call], bool]
 ) -> dict[str, Search]:
     """By call; those that are alike have the same."""
-    found = contexts(given.graph, given.target, options)
+    found = tiling_requests(given.graph, given.target, options)
     if found is None:
         storage_of = {name: b.name for b in given.buffers for name in b.tensors}
         tiler = Tiler(given.graph, given.target, storage_of, (), {}, buffers=options.buffers)
@@ -110,10 +118,10 @@ def _searches(
     tiler, by_name = found
     shared: dict[object, Search] = {}
     searches = {}
-    for name, context in by_name.items():
-        if only(context.call):
-            search = Search(context.call, tiler, context, settings, given.graph)
-            searches[name] = shared.setdefault(tiler.likeness(context), search)
+    for name, request in by_name.items():
+        if only(request.call):
+            search = Search(request.call, tiler, request, settings, given.graph)
+            searches[name] = shared.setdefault(tiler.likeness(request), search)
     return searches
 
 
@@ -148,13 +156,13 @@ class _Measuring:
         self.evaluations = self.hits = 0
         self.done = self.total = 0
 
-    def measure(self, wanted: list[tuple[Search, Wish]]) -> None:
+    def measure(self, wanted: list[tuple[Search, ScheduleOverride]]) -> None:
         """Of calls that are alike each candidate is measured once."""
-        places: dict[str, list[tuple[Search, Wish]]] = {}
-        for search, wish in wanted:
-            job = search.jobs[wish]
-            places.setdefault(key_of(job, self.target), []).append((search, wish))
-            self.functions |= set(job.functions.all)
+        places: dict[str, list[tuple[Search, ScheduleOverride]]] = {}
+        for search, override in wanted:
+            job = search.jobs[override]
+            places.setdefault(key_of(job, self.target), []).append((search, override))
+            self.functions |= set(job.functions.values())
         limits = {key: max(s.limit for s, _ in found) for key, found in places.items()}
         known = self.cache.known(limits)
         self.hits += len(known)
@@ -166,11 +174,14 @@ class _Measuring:
             self._simulate(missing, limits, later * len(missing) // len(wanted))
 
     def _simulate(
-        self, missing: dict[str, list[tuple[Search, Wish]]], limits: Mapping[str, int], later: int
+        self,
+        missing: dict[str, list[tuple[Search, ScheduleOverride]]],
+        limits: Mapping[str, int],
+        later: int,
     ) -> None:
         """later: how many will probably be missing in the rounds to come."""
         keys = list(missing)
-        jobs = [search.jobs[wish] for search, wish in (missing[key][0] for key in keys)]
+        jobs = [search.jobs[override] for search, override in (missing[key][0] for key in keys)]
         self._provide()
         self.total = self.done + len(jobs) + later
         self.progress(self.done, self.total, "")
@@ -193,18 +204,18 @@ class _Measuring:
             self.elf = build(sorted(self.functions, key=lambda f: f.name), self.target)
 
 
-def _note(places: Iterable[tuple[Search, Wish]], cycles: int, limit: int) -> None:
+def _note(places: Iterable[tuple[Search, ScheduleOverride]], cycles: int, limit: int) -> None:
     """What is slower than the limit may be known from another search, which was not so strict."""
-    for search, wish in places:
-        search.cycles[wish] = cycles if 0 < cycles <= limit else None
+    for search, override in places:
+        search.cycles[override] = cycles if 0 < cycles <= limit else None
 
 
 def model_error(searches: Iterable[Search]) -> float | None:
     ratios = [
-        cycles / search.judged[wish]
+        cycles / search.judged[override]
         for search in searches
-        for wish, cycles in search.cycles.items()
-        if cycles and search.judged.get(wish)
+        for override, cycles in search.cycles.items()
+        if cycles and search.judged.get(override)
     ]
     if not ratios:
         return None

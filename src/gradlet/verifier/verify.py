@@ -17,6 +17,7 @@ from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Array, Graph
+from gradlet.kernels.catalogue import updates
 from gradlet.ops.learning.optimizer import hyper_of
 from gradlet.oracle.recording import compared
 from gradlet.oracle.tolerance import CAREFUL, QUICK, Expectation, Rule, expect, first_divergence
@@ -223,12 +224,13 @@ def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, A
     """
     plan = project.plan
     nodes = {node.name: node for node in plan.graph.nodes}
-    fused = {
-        nodes[update].inputs[0]: nodes[gradient].outputs[0]
+    swallowed = (
+        nodes[name]
         for call in plan.calls
-        if call.updates
-        for gradient, update in (call.nodes[-2:], *([call.rider.nodes] if call.rider else []))
-    }
+        for name in call.nodes
+        if len(call.nodes) > 1 and nodes[name].op in updates()
+    )
+    fused = {update.inputs[0]: update.inputs[1] for update in swallowed}
     if not fused:
         return {}
     settings = hyper_of(plan.graph)
@@ -292,7 +294,7 @@ def _node_by_node(
 def _program_order(project: Project) -> list[str]:
     """One output of each node, views after what they show."""
     graph = project.plan.graph
-    made = [name for call in project.plan.calls for name in call.all_nodes]
+    made = [name for call in project.plan.calls for name in call.nodes]
     position = {name: index for index, name in enumerate(made)}
     producer = graph.producer()
     for node in graph.nodes:
@@ -334,7 +336,7 @@ def _save_failure(
         return ""
     graph = project.plan.graph
     calls = project.plan.calls
-    together = next((c.all_nodes for c in calls if wrong.node in c.all_nodes), (wrong.node,))
+    together = next((c.nodes for c in calls if wrong.node in c.nodes), (wrong.node,))
     nodes = [node for node in graph.nodes if node.name in together]
     first = {name: value[0] for name, value in graph.samples.items()}
     known = {**graph.data, **first, **computed}

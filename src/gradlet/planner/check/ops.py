@@ -3,123 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
-from math import prod
+from itertools import product
 
-from gradlet.ir.graph import Graph, Node, Shape, Site
+from gradlet.ir.graph import Node, Site
 from gradlet.kernels.catalogue import fetched
 from gradlet.ops import OPS
-from gradlet.ops.base import Axis, Span, ints
-from gradlet.planner.model import Call
+from gradlet.ops.base import Axis, Span
+from gradlet.planner.check.fusions import channel_sizes, own_operands
+from gradlet.planner.model import BIAS_GRADIENT, Call
 from gradlet.planner.tiling import Tiling
 
-RIDER = "rider"
+BESIDE = "beside"
 
 
-def tiling_faults(site: Site, call: Call, rider: Sequence[Node] = ()) -> Iterator[str]:
-    """site: of the call's first node; rider: the nodes of what rides on it."""
-    tiling, site = call.tiling, OPS[site.node.op].flat(site)
-    if tiling is None:
-        return
+def tiling_faults(site: Site, call: Call, nodes: Sequence[Node]) -> Iterator[str]:
+    """site: of the call's first node, in as few dimensions as it has; nodes: all of the call's."""
+    tiling = call.tiling
+    assert tiling is not None
     found = [
         *_axes(site, tiling),
-        *_operands(site, call, tiling, rider),
-        *_sums(site, call, tiling),
+        *_operands(site, call, tiling, nodes),
+        *_launches(site, call, tiling),
     ]
     yield from found or _sizes(site, call, tiling)
-    if call.rider and not found:
-        yield from riding_faults(site, call)
-
-
-def follow_faults(nodes: Sequence[Node], call: Call) -> Iterator[str]:
-    """Of a call whose result goes through one or two elementwise nodes at once."""
-    assert call.follow is not None
-    kernel, behind = call.follow.kernel, nodes[1:]
-    inside = {node.outputs[0] for node in nodes[:-1]}
-    if any(node.outputs[0] not in after.inputs for node, after in pairwise(nodes)):
-        yield "a node does not follow the one before it"
-    if len(behind) > 1:  # what is made so far comes first
-        if (kernel.family, kernel.mode) != ("unary", "_".join(node.op for node in behind)):
-            yield f"{kernel.name} does not compute what follows"
-        read = [n for node in behind for n in node.inputs if n not in inside]
-        wanted = [*call.outputs, *call.outputs, *read]
-    else:
-        wanted = [*call.outputs, *(call.outputs[0] if n in inside else n for n in behind[0].inputs)]
-    names = (*call.outputs, *call.inputs)
-    if call.outputs != behind[-1].outputs or wanted != [names[p] for p in call.follow.operands]:
-        yield "what follows has operands of another node"
-
-
-def back_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
-    """Of a call for three nodes: gradients of a layer's input and of its weights, the update; or
-    for four: the first gradient goes through the ReLU that has made the input."""
-    ops = [(node.op, node.attrs.get("layout", "")) for node in nodes]
-    product, *masks, gradient, update = nodes
-    between = [("relu_grad", "")] if masks else []
-    if ops != [("matmul", "nn"), *between, ("matmul", "tn"), ("sgd", "")]:
-        yield f"it computes {', '.join(op for op, _ in ops)}, which do not belong together"
-        return
-    (slope, w), (made,) = product.inputs, gradient.outputs
-    if slope != gradient.inputs[0] or update.inputs[:2] != (w, made):
-        yield "its nodes are not of one layer"
-    inside = [made]
-    if masks:
-        chain = _seen_through(graph, masks[0].inputs[0])
-        inside += chain
-        if chain[-1] != product.outputs[0]:
-            yield "what it masks is not the gradient of its input"
-        masked, x = (_seen_through(graph, n)[-1] for n in (masks[0].inputs[1], gradient.inputs[1]))
-        if masked != x:
-            yield "the ReLU is not the one that has made its input"
-    own = {node.name for node in nodes}
-    read = {n for node in graph.nodes if node.name not in own for n in node.inputs}
-    views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if OPS[node.op].view}
-    swallowed = {views[name] for name in inside if name in views}
-    for name in inside:
-        if name in graph.outputs or (name in read and name not in swallowed):
-            yield f"'{name}' is needed, and never made"
-    inputs = (*gradient.inputs, update.inputs[2])
-    result = (masks[0] if masks else product).outputs
-    if (call.outputs, call.inputs) != ((*result, *update.outputs), inputs):
-        yield "its operands are not those of its nodes"
-    rows, columns = graph.tensors[w].shape
-    wanted = ("back", "relu_sgd" if masks else "sgd", {"n": columns, "k": rows})
-    if (call.kernel.family, call.kernel.mode, dict(call.sizes)) != wanted:
-        yield f"{call.kernel.name} does not compute that"
-    shapes = ((slope, rows), (inputs[1], columns), (product.outputs[0], columns))
-    if any(graph.tensors[name].elements != size for name, size in shapes) or call.tiling:
-        yield "it is for a single sample, as a whole"
-
-
-def loss_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
-    """Of a call for two nodes: a loss and the gradient of what it compares."""
-    ops = [node.op for node in nodes]
-    if len(ops) != 2 or ops[1] != f"{ops[0]}_grad":
-        yield f"it computes {', '.join(ops)}, which do not belong together"
-        return
-    loss, gradient = nodes
-    compared = (*gradient.inputs[:2], *gradient.inputs[3:])
-    if loss.attrs != gradient.attrs or loss.inputs != compared:
-        yield "loss and gradient compare different things"
-    if graph.tensors[gradient.inputs[2]].role != "const":
-        yield "the gradient depends on what is not known with the loss"
-    inputs = tuple(filter(None, call.inputs))
-    if (call.outputs, inputs) != ((*loss.outputs, *gradient.outputs), gradient.inputs):
-        yield "its operands are not those of its nodes"
-    sizes = OPS[gradient.op].lower(graph.site(gradient)).sizes
-    if (call.kernel.mode, dict(call.sizes), call.repeat) != (loss.op, dict(sizes), 2):
-        yield f"{call.kernel.name} does not compute that"
-    if call.tiling:
-        yield "it has tiles, and cannot"
-
-
-def _seen_through(graph: Graph, name: str) -> list[str]:
-    """The tensor, what it is a view of, and so on."""
-    found = [name]
-    producer = graph.producer()
-    while (node := producer.get(found[-1])) and OPS[node.op].view:
-        found.append(node.inputs[0])
-    return found
 
 
 def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
@@ -138,27 +44,28 @@ def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
         yield "a sum is left before it is complete: its loop is not inside"
 
 
-def _operands(site: Site, call: Call, tiling: Tiling, rider: Sequence[Node]) -> Iterator[str]:
+def _operands(site: Site, call: Call, tiling: Tiling, nodes: Sequence[Node]) -> Iterator[str]:
     """Each window is on the operand of its position, and sees of it what the op says."""
-    op = OPS[site.node.op]
-    sums = [site.outs[0].name, *(node.outputs[0] for node in rider[:1])] if tiling.made_in else []
-    names = [*call.outputs, *call.inputs, *sums]
+    op, fused = OPS[site.node.op], call.fusion == BIAS_GRADIENT
+    partial = [site.outs[0].name, *([nodes[2].outputs[0]] if fused else [])]
+    sums = partial if len(tiling.windows) > len(call.operands) else []
     seen = [window.tensor if window else "" for window in tiling.windows]
-    if seen != names:
-        yield f"windows are on {seen}, operands are {names}"
+    if seen != [*call.operands, *sums]:
+        yield f"windows are on {seen}, operands are {[*call.operands, *sums]}"
         return
     results = [slot.rstrip("?") for slot in op.outputs]
     operands = [slot.rstrip("?") for slot in op.inputs]
     # settings of an update are needed whole; what follows goes with the result
     more = [("" if call.updates else results[0])] * (len(call.inputs) - len(operands))
     slots = results[:1] * len(call.outputs) if call.updates else results[: len(call.outputs)]
-    if call.rider:
-        slots[call.rider.made :] = [RIDER] * (len(call.outputs) - call.rider.made)
-    slots += [*operands, *more, *[results[0], RIDER][: len(sums)]]
+    if fused:
+        made = len(call.outputs) - len(nodes[3].outputs)
+        slots[made:] = [BESIDE] * len(nodes[3].outputs)
+    slots += [*operands, *more, *[results[0], BESIDE][: len(sums)]]
     for window, slot in zip(tiling.windows, slots, strict=True):
         if window is None:
             continue
-        spans = _spans(site, tiling, slot) if slot != RIDER else _rider_spans(site, call, tiling)
+        spans = _spans(site, tiling, slot) if slot != BESIDE else _beside_spans(site, call, tiling)
         if sorted(map(repr, spans)) != sorted(map(repr, window.spans)):
             yield f"the boxes of '{window.tensor}' are not those that the op reads or writes"
         if window.once != (slot in op.adds_once):
@@ -176,55 +83,84 @@ def _spans(site: Site, tiling: Tiling, slot: str) -> Iterator[tuple[int, object]
                 yield number, span
 
 
-def _rider_spans(site: Site, call: Call, tiling: Tiling) -> Iterator[tuple[int, object]]:
-    """What rides is cut where free axes cut what it sums up."""
-    assert call.rider is not None
-    slot = OPS[site.node.op].inputs[call.rider.summed - len(call.outputs)]
-    for number, _ in _spans(site, tiling, slot):
+def _beside_spans(site: Site, call: Call, tiling: Tiling) -> Iterator[tuple[int, object]]:
+    """What is made beside is cut where free axes cut what it sums up."""
+    for number, _ in _spans(site, tiling, summed_slot(site, call)):
         if not tiling.axes[number].reduction:
-            yield number, Span(RIDER, 0)
+            yield number, Span(BESIDE, 0)
 
 
-def rider_faults(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
-    """Of a sum and its update that ride on a weight gradient and its own; nodes: theirs."""
-    rider = call.rider
-    assert rider is not None
-    total, update = nodes
-    carried = graph.producer()[call.outputs[0]]
-    names = (*call.outputs, *call.inputs)
-    if total.op != "sum" or update.inputs[1:2] != total.outputs or not call.updates:
-        yield "what rides on it is not a sum and its update"
-    elif update.op != carried.op or update.inputs[2] != names[-1]:
-        yield "what rides on it is updated in another way"
-    elif names[rider.summed] != total.inputs[0] or call.outputs[rider.made :] != update.outputs:
-        yield "what rides on it has operands of another node"
-    elif (rider.kernel.family, rider.kernel.mode) != ("channel_sum", "sum"):
-        yield f"{rider.kernel.name} is no sum"
-    elif rider.kernel.epilogue != update.op or dict(rider.sizes) != _channel_sizes(
-        graph.tensors[total.inputs[0]].shape,
-        {*range(len(graph.tensors[total.inputs[0]].shape))} - {*ints(total.attrs, "axes")},
-    ):
-        yield f"{rider.kernel.name} does not compute what rides on it"
+def summed_slot(site: Site, call: Call) -> str:
+    """The operand of the first node that is summed up beside."""
+    position = call.whole[1].operands[-2]
+    assert position is not None
+    return OPS[site.node.op].inputs[position - len(call.outputs)]
 
 
-def riding_faults(site: Site, call: Call) -> Iterator[str]:
-    """What rides on tiles sums up every part of its operand, and that once."""
-    op, tiling, rider = OPS[site.node.op], call.tiling, call.rider
-    assert tiling is not None
-    assert rider is not None
-    riding = tiling.riding
-    if riding is None:
-        yield "what rides on the tiles is left out"
+def _launches(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
+    """A sum of tiles is started once, added to, and gone on with once; all else runs each time."""
+    summed = any(axis.reduction for axis in tiling.axes)
+    main, *others = call.whole
+    epilogue = main.kernel.epilogue
+    behind = [launch for launch in tiling.launches if launch.when.tiles == "last"]
+    whens = [launch.when.tiles for launch in tiling.launches if launch.barrier]
+    ends = bool(summed and epilogue) or any(launch.barrier for launch in others)
+    expected = [*(("first", "later") if summed else ("every",)), *(("last",) if ends else ())]
+    if whens != expected:
+        yield f"its launches run at {', '.join(whens)} tiles, not at {', '.join(expected)}"
         return
-    slot = op.inputs[rider.summed - len(call.outputs)]
-    summed = bool(tiling.more)
-    ends = (
-        riding.kernel.epilogue,
-        riding.more.epilogue if riding.more else "",
-        bool(riding.finish),
-    )
-    if ends != (("", "sum", True) if summed else (rider.kernel.epilogue, "", False)):
-        yield "what rides on the tiles is not summed as they are"
+    kernels = [launch.kernel for launch in tiling.launches]
+    like = (main.kernel.family, main.kernel.mode)
+    if (kernels[0].family, kernels[0].mode) != like:
+        yield f"{kernels[0].name} does not compute its first node"
+    if kernels[0].epilogue != ("" if summed else epilogue):
+        yield f"{kernels[0].name} takes a part of a sum for the whole"
+    if summed and (kernels[1].family, kernels[1].mode, kernels[1].epilogue) != (*like, "sum"):
+        yield f"{kernels[1].name} does not add tiles up"
+    if summed and tiling.launches[1].sizes != tiling.launches[0].sizes:
+        yield f"{kernels[1].name} adds tiles of other sizes"
+    partial = len(tiling.windows) > len(call.operands)
+    if partial != (call.updates and summed):
+        yield "the update of a sum of tiles does not come after the last of them"
+    elif ends:
+        (wanted,) = [launch.operands for launch in others if launch.barrier] or [(0, 0)]
+        if partial:
+            wanted = _update_operands(call, 0, len(call.operands))
+        if behind[0].operands != wanted:
+            yield "what follows has other operands"
+    result = len(call.operands) if partial else 0
+    for launch in tiling.launches[: 1 + summed]:
+        if launch.operands != own_operands(
+            call, launch.kernel, result, launch.when.tiles == "later"
+        ):
+            yield f"{launch.kernel.name} has operands of another node"
+    if call.fusion == BIAS_GRADIENT:
+        yield from _beside(site, call, tiling)
+
+
+def _update_operands(call: Call, first: int, gradient: int) -> tuple[int, ...]:
+    """Weights and states from `first` on are replaced; then a gradient, and the settings."""
+    end = call.own_outputs if first < call.own_outputs else len(call.outputs)
+    states = range(first, end)
+    return (*states, first, gradient, len(call.operands) - 1, *states[1:])
+
+
+def _beside(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
+    """What is made beside tiles sums up every part of its operand, and that once."""
+    op, whole, slot = OPS[site.node.op], call.whole[1], summed_slot(site, call)
+    summed = any(axis.reduction for axis in tiling.axes)
+    launches = [launch for launch in tiling.launches if not launch.barrier]
+    ends = [(launch.when.tiles, launch.kernel.epilogue) for launch in launches]
+    alone = [("every", whole.kernel.epilogue)]
+    if ends != ([("first", ""), ("later", "sum"), ("last", "")] if summed else alone):
+        yield "what is made beside the tiles is not summed as they are"
+        return
+    own = len(call.operands) + 1
+    updated = _update_operands(call, whole.operands[0] or 0, own)
+    sums = (own, whole.operands[-2])
+    places = [sums, sums, updated] if summed else [whole.operands]
+    if [launch.operands for launch in launches] != places:
+        yield "what is made beside the tiles has other operands"
     axes = {axis.name: axis for axis in op.axes(site)}
     free = (axis for axis in axes.values() if not axis.reduction)
     kept = {span.dim for axis in free for span in axis.spans if span.operand == slot}
@@ -239,40 +175,20 @@ def riding_faults(site: Site, call: Call) -> Iterator[str]:
             begin > 0 and not axes[name].reduction and slot not in _seen(axes[name])
             for name, (begin, _) in ranges.items()
         )
-        sizes = riding.sizes[tiling.kind(index)]
-        if riding.rests(index) != again or dict(sizes) != _channel_sizes(tile.shape, kept):
-            yield f"what rides on tile {index} does not sum up what that sees"
-            return
-        if summed and riding.finish_sizes[tiling.kind(index)] != {"count": sizes["channels"]}:
-            yield f"what rides on tile {index} is updated in part"
-            return
+        wanted = channel_sizes(tile.shape, kept)
+        for launch in launches:
+            skipped = any(index[number] for number in launch.when.first_along)
+            sizes = dict(launch.sizes[tiling.kind(index)])
+            if launch.when.tiles == "last" and sizes != {"count": wanted["channels"]}:
+                yield f"what is made beside tile {index} is updated in part"
+                return
+            if skipped != again or (launch.when.tiles != "last" and sizes != wanted):
+                yield f"what is made beside tile {index} does not sum up what that sees"
+                return
 
 
 def _seen(axis: Axis) -> set[str]:
     return {span.operand for span in axis.spans}
-
-
-def _channel_sizes(shape: Shape, kept: set[int]) -> dict[str, int]:
-    """Of the kernel that sums up a tensor over all dimensions but one."""
-    (channel,) = kept
-    before, behind = shape[:channel], shape[channel + 1 :]
-    return {"outer": prod(before), "channels": shape[channel], "inner": prod(behind)}
-
-
-def _sums(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
-    summed = any(axis.reduction for axis in tiling.axes)
-    if summed != (tiling.more is not None):
-        yield "tiles of a sum have no kernel that adds them"
-    elif tiling.more and (tiling.more.mode, tiling.more.epilogue) != (call.kernel.mode, "sum"):
-        yield f"{tiling.more.name} does not add tiles up"
-    if summed and call.kernel.epilogue:
-        yield f"{call.kernel.name} takes a part of a sum for the whole"
-    if call.updates and summed != (tiling.finish is not None and tiling.made_in > 0):
-        yield "the update of a sum of tiles does not come after the last of them"
-    if not call.updates and (call.behind is None) != (tiling.finish is None):
-        yield "what follows the tiles is left out"
-    if call.behind and tiling.finish_operands != call.behind.operands:
-        yield "what follows has other operands"
 
 
 def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
@@ -289,7 +205,8 @@ def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         number = 0
         for axis, at in zip(tiling.axes, index, strict=True):
             number = number * (max(axis.kinds) + 1) + axis.kinds[at]
-        given = tiling.sizes[number] if number < len(tiling.sizes) else None
+        own_sizes = tiling.launches[0].sizes
+        given = own_sizes[number] if number < len(own_sizes) else None
         if part is None or given != {**op.lower(part).sizes, **whole}:
             yield f"tile {index} is computed with the sizes of another"
             return

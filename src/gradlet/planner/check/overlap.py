@@ -27,7 +27,7 @@ def overlap_faults(plan: Plan) -> Iterator[str]:
         for one, other in combinations(results, 2):
             if _overlap(places[one], places[other]):
                 yield f"'{call.name}' writes '{one}' and '{other}' to one place"
-        own = nodes[call.nodes[0]] if len(call.all_nodes) == 1 else None
+        own = nodes[call.nodes[0]] if len(call.nodes) == 1 else None
         for result in results:
             if call.scratch and _overlap(places[result], places[call.scratch]):
                 yield f"the scratch of '{call.name}' lies on its result '{result}'"

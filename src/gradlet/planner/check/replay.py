@@ -14,13 +14,8 @@ import numpy as np
 from gradlet.errors import InternalError
 from gradlet.ir.graph import Array, Graph, Node
 from gradlet.kernels.catalogue import fetched, scratch_elements
-from gradlet.planner.check.ops import (
-    back_faults,
-    follow_faults,
-    loss_faults,
-    rider_faults,
-    tiling_faults,
-)
+from gradlet.planner.check.fusions import fusion_faults
+from gradlet.planner.check.ops import tiling_faults
 from gradlet.planner.check.overlap import overlap_faults
 from gradlet.planner.check.tiles import TileReplay, early_faults
 from gradlet.planner.model import Buffer, Call, Plan
@@ -69,7 +64,7 @@ def _coverage(plan: Plan) -> Iterator[str]:
     """Each node that computes is in exactly one call, after what it depends on."""
     from gradlet.ops import OPS
 
-    done = [name for call in plan.calls for name in call.all_nodes]
+    done = [name for call in plan.calls for name in call.nodes]
     expected = [node.name for node in plan.graph.nodes if not OPS[node.op].view]
     if sorted(done) != sorted(expected):
         yield f"calls compute {sorted(set(done) ^ set(expected))} never or twice"
@@ -93,24 +88,12 @@ def _tilings(plan: Plan) -> Iterator[str]:
         for name in (call.inputs[number] for number in fetched(call.kernel)):
             if not call.tiling or places[name].level == near:
                 yield f"'{call.name}' fetches '{name}' itself, which is not far away"
-        if call.back:
-            own = [nodes[name] for name in call.nodes]
-            yield from (f"'{call.name}': {fault}" for fault in back_faults(plan.graph, own, call))
-            continue
-        if call.loss:
-            own = [nodes[name] for name in call.nodes]
-            yield from (f"'{call.name}': {fault}" for fault in loss_faults(plan.graph, own, call))
-            continue
-        if call.follow:
-            own = [nodes[name] for name in call.nodes]
-            yield from (f"'{call.name}': {fault}" for fault in follow_faults(own, call))
-        rider = [nodes[name] for name in call.rider.nodes] if call.rider else []
-        if (call.tiling or rider) and call.nodes[0] in nodes:
-            node = nodes[call.nodes[0]]
-            site = OPS[node.op].flat(plan.graph.site(node))
-            faults = [*rider_faults(plan.graph, rider, call)] if rider else []
-            faults = faults or list(tiling_faults(site, call, rider))
-            yield from (f"'{call.name}': {fault}" for fault in faults)
+        own = [nodes[name] for name in call.nodes]
+        faults = list(fusion_faults(plan.graph, own, call))
+        if call.tiling and not faults:
+            site = OPS[own[0].op].flat(plan.graph.site(own[0]))
+            faults = list(tiling_faults(site, call, own))
+        yield from (f"'{call.name}': {fault}" for fault in faults)
 
 
 class _Shadow:
@@ -174,18 +157,17 @@ def _replay(plan: Plan) -> Iterator[str]:
 def _replay_call(
     plan: Plan, shadow: _Shadow, source: dict[str, str], call: Call, nodes: dict[str, Node]
 ) -> Iterator[str]:
-    made = {name for n in call.all_nodes for name in nodes[n].outputs}
-    reads = [n for node in call.all_nodes for n in nodes[node].inputs if source[n] not in made]
+    made = {name for n in call.nodes for name in nodes[n].outputs}
+    reads = [n for node in call.nodes for n in nodes[node].inputs if source[n] not in made]
     for name in reads:
         if not shadow.holds(source[name]):
             yield f"'{call.name}' reads '{name}', but something else is there"
     if call.scratch:
         buffer = shadow.places[call.scratch]
-        all_sizes = call.tiling.sizes if call.tiling else (call.sizes,)
         needed = WORD * max(
-            scratch_elements(kernel, sizes, plan.target.cores)
-            for kernel in call.kernels[:2]
-            for sizes in all_sizes
+            scratch_elements(launch.kernel, sizes, plan.target.cores)
+            for launch in call.launches
+            for sizes in launch.sizes
         )
         if buffer.bytes < needed:
             yield f"the scratch of '{call.name}' has {buffer.bytes} bytes, not {needed}"

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from gradlet.ir.graph import Array, Graph
-from gradlet.planner.model import Buffer, Call
+from gradlet.planner.model import BIAS_GRADIENT, Buffer, Call
 from gradlet.planner.tiling import Tiling, Window
 
 WORD = 4
@@ -163,6 +163,7 @@ class TileReplay(Moves):
         super().__init__(call.tiling)
         self.shadow, self.call, self.source, self.old = shadow, call, source, old
         self.outputs = len(call.outputs)
+        self.operands = self.outputs + len(call.inputs)  # partial sums are behind them
 
     def faults(self) -> Iterator[str]:
         cramped = list(self._buffers())
@@ -175,7 +176,7 @@ class TileReplay(Moves):
         leaving: list[tuple[int, Array, int]] = []
         for number, tile in enumerate(tiles):
             used = dict(self.boxes), dict(self.slots)
-            if self.tiling.ahead and number + 1 < len(tiles):
+            if self.tiling.double_buffered and number + 1 < len(tiles):
                 loads, stores = self.move(tiles[number + 1])
                 yield from self._apart(loads, leaving, used)
                 yield from self._compute(tile, used)
@@ -202,7 +203,7 @@ class TileReplay(Moves):
             buffers = [self.shadow.places.get(name) for name in window.slot_buffers]
             if not all(buffer and buffer.bytes >= window.slot_bytes for buffer in buffers):
                 yield f"the window on '{window.tensor}' has no room"
-            elif self.tiling.ahead and window.axes:
+            elif self.tiling.double_buffered and window.axes:
                 least = 3 if window.load and window.store else 2
                 if window.slots < least:
                     yield f"the window on '{window.tensor}' needs {least} slots"
@@ -273,10 +274,10 @@ class TileReplay(Moves):
         reductions = [n for n, axis in enumerate(self.tiling.axes) if axis.reduction]
         added = any(tile[n] for n in reductions)
         done = all(tile[n] == self.tiling.axes[n].count - 1 for n in reductions)
-        rides, idle = self._riding(tile)
-        sums = {self.tiling.made_in, *rides} - set(range(self.outputs))
+        beside, idle = self._beside(tile)
+        sums = set(range(self.operands, len(self.tiling.windows)))
         for position, window in enumerate(self.tiling.windows):
-            if window is None or (window.once and added) or (idle and position in rides):
+            if window is None or (window.once and added) or (idle and position in beside):
                 continue
             if window.near and len(boxes[position]) * WORD > window.slot_bytes:
                 yield f"a box of '{window.tensor}' is larger than its slot"
@@ -296,27 +297,29 @@ class TileReplay(Moves):
         for position, window in enumerate(self.tiling.windows):
             if window is None or (position >= self.outputs and position not in sums):
                 continue
-            if (sums and position not in sums and not done) or (idle and position in rides):
+            if (sums and position not in sums and not done) or (idle and position in beside):
                 continue
             made = self.shadow.first(window.tensor) + boxes[position]
             final = made if done else made + PARTIAL
             self._put(position, window, boxes[position], slots[position], final)
 
-    def _riding(self, tile: Sequence[int]) -> tuple[set[int], bool]:
-        """The windows of what rides on the call; whether it rests: the first tiles along axes that
-        do not move what it sums up have seen it all."""
-        rider, riding = self.call.rider, self.tiling.riding
-        if rider is None or riding is None:
+    def _beside(self, tile: Sequence[int]) -> tuple[set[int], bool]:
+        """The results that are made beside, and whether this tile skips them: the first tiles along
+        axes that do not move what is summed up have seen it all."""
+        if self.call.fusion != BIAS_GRADIENT:
             return set(), False
-        summed = self.tiling.windows[rider.summed]
+        _, sum_beside = self.call.whole
+        position = sum_beside.operands[-2]
+        assert position is not None
+        summed = self.tiling.windows[position]
         assert summed is not None
         still = [
             at
             for number, (axis, at) in enumerate(zip(self.tiling.axes, tile, strict=True))
             if not axis.reduction and number not in summed.axes
         ]
-        own = {*range(rider.made, self.outputs), *([riding.made_in] if riding.made_in else [])}
-        return own, any(still)
+        own = {p for p in sum_beside.operands[:-2] if p is not None}
+        return own | set(range(self.operands + 1, len(self.tiling.windows))), any(still)
 
     def _words(self, position: int, window: Window, box: Array, slot: int) -> Array:
         return self._slot(position, slot, len(box)) if window.near else self._home(window)[box]

@@ -1,1 +1,2 @@
-"""Fusions: which nodes one call computes together, one file per rule."""
+"""Fusions: which nodes one call computes together, and by which launches. One file per rule; the
+list of them is in rules.py."""

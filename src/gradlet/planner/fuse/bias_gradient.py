@@ -1,15 +1,20 @@
-"""Sums that ride on a weight gradient: the gradient of a bias reads the very gradient that the
-gradient of the weights reads, so both are made while a part of it is at hand."""
+"""Bias gradients, fused horizontally with weight gradients: the gradient of a bias is the sum of
+what the gradient of the weights reads, so both are made while a part of that is at hand. The sum is
+a launch with no barrier before it, and it is updated as the weights are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from gradlet.ir.graph import Graph, Node, Shape, Site
 from gradlet.ops import OPS
 from gradlet.ops.base import Size, Span
+from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule
+from gradlet.planner.fuse.update import fusable, updating
+from gradlet.planner.launch import Launch
+from gradlet.planner.model import BIAS_GRADIENT, Call
 from gradlet.planner.views import view_sources
 
 SUM, FAMILY = "sum", "channel_sum"
@@ -18,14 +23,14 @@ Pair = tuple[Node, Node]
 
 
 @dataclass(frozen=True)
-class Ride:
+class FusedSum:
     """How a sum goes with the tiles of another node. slot: the operand of that node which is
-    summed; kept: the dimension of it that the sum keeps; idle: axes along which only the first
-    tiles see what is not summed yet."""
+    summed; kept: the dimension of it that the sum keeps; first_along: axes along which only the
+    first tiles see what is not summed yet."""
 
     slot: str
     kept: int
-    idle: tuple[str, ...]
+    first_along: tuple[str, ...]
 
     def sizes(self, carrier: Site) -> dict[str, Size]:
         """Of the kernel that sums up the operand as the carrier sees it, or a tile of it."""
@@ -39,7 +44,7 @@ class Ride:
         }
 
 
-def ride_of(carrier: Site, summed: str, shape: Shape) -> Ride | None:
+def fused_sum(carrier: Site, summed: str, shape: Shape) -> FusedSum | None:
     """How a sum of this tensor to this shape can go with the tiles of a node; None if it cannot."""
     op = OPS[carrier.node.op]
     slots = [
@@ -48,7 +53,7 @@ def ride_of(carrier: Site, summed: str, shape: Shape) -> Ride | None:
     if len(slots) != 1 or len(shape) != 1:
         return None
     (slot,) = slots
-    kept, idle, covered = [], [], []
+    kept, first_along, covered = [], [], []
     for axis in op.axes(carrier):
         own = [span for span in axis.spans if span.operand == slot]
         if any(span != Span(slot, span.dim) for span in own):
@@ -56,16 +61,41 @@ def ride_of(carrier: Site, summed: str, shape: Shape) -> Ride | None:
         covered += [span.dim for span in own]
         if not axis.reduction:
             kept += [span.dim for span in own]
-            idle += [] if own else [axis.name]
+            first_along += [] if own else [axis.name]
     tensor = op.operand(carrier, slot)
     assert tensor is not None
     whole = len(covered) == len(set(covered)) and len(kept) == 1
-    return Ride(slot, kept[0], tuple(idle)) if whole and tensor.shape[kept[0]] == shape[0] else None
+    if not whole or tensor.shape[kept[0]] != shape[0]:
+        return None
+    return FusedSum(slot, kept[0], tuple(first_along))
 
 
-def riders(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
-    """From a weight gradient that an update swallows to the sum that goes with it, with the same
-    kind of update."""
+def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
+    """A weight gradient and its update, and the sum that goes with it, with the same kind of
+    update."""
+    fused = fusable(graph, isa)
+    nodes = {node.name: node for node in graph.nodes}
+    for first, pair in _pairs(graph, fused).items():
+        yield FusionGroup((nodes[first], fused[first]), BIAS_GRADIENT, pair)
+
+
+def call(lower: Lowerer, group: FusionGroup) -> Call:
+    made = updating(lower, group)
+    carrier, (node, update) = group.nodes[0], group.beside
+    site = lower.graph.site(carrier)
+    total = fused_sum(site, node.inputs[0], lower.graph.tensors[node.outputs[0]].shape)
+    assert total is not None, f"{node.name} does not go with {carrier.name}"
+    sizes = total.sizes(site)
+    outputs = len(made.outputs)
+    results = range(outputs - len(update.outputs), outputs)
+    summed = outputs + carrier.inputs.index(node.inputs[0])
+    kernel = lower.kernel(FAMILY, SUM, update.op, sizes)
+    operands = (*results, summed, len(made.operands) - 1)
+    return replace(made, whole=(*made.whole, Launch(kernel, operands, (sizes,), barrier=False)))
+
+
+def _pairs(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
+    """From a weight gradient to the sum that goes with it, and its update."""
     source = view_sources(graph)
     sums: dict[str, list[Pair]] = {}
     for node in graph.nodes:
@@ -78,20 +108,23 @@ def riders(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
             continue
         site = graph.site(node)
         for name in node.inputs:
-            for rider in sums.get(name, ()):
-                if node.name in found or not _goes_with(graph, site, update, rider):
+            for other in sums.get(name, ()):
+                if node.name in found or not _goes_with(graph, site, update, other):
                     continue
                 # there is no barrier between both: neither may read what the other one updates
-                if source[rider[1].inputs[0]] not in {source[n] for n in node.inputs}:
-                    found[node.name] = rider
-                    sums[name] = [other for other in sums[name] if other is not rider]
+                if source[other[1].inputs[0]] not in {source[n] for n in node.inputs}:
+                    found[node.name] = other
+                    sums[name] = [pair for pair in sums[name] if pair is not other]
     return found
 
 
-def _goes_with(graph: Graph, carrier: Site, update: Node, rider: Pair) -> bool:
-    total, own = rider
+def _goes_with(graph: Graph, carrier: Site, update: Node, pair: Pair) -> bool:
+    total, own = pair
     shape = graph.tensors[total.outputs[0]].shape
     same = (update.op, update.inputs[2:3], carrier.node.phase)
     alike = same == (own.op, own.inputs[2:3], total.phase)
     sites = (carrier, OPS[carrier.node.op].flat(carrier))
-    return alike and all(ride_of(site, total.inputs[0], shape) for site in sites)
+    return alike and all(fused_sum(site, total.inputs[0], shape) for site in sites)
+
+
+RULE = Rule(BIAS_GRADIENT, groups, call)

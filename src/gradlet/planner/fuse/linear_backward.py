@@ -4,11 +4,15 @@ is what a ReLU has made, the gradient goes on through that as well: the input is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gradlet.ir.graph import Graph, Node
 from gradlet.kernels.catalogue import Kernel, candidates
 from gradlet.ops import OPS
+from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule
+from gradlet.planner.fuse.update import fusable
+from gradlet.planner.launch import Launch
+from gradlet.planner.model import LINEAR_BACKWARD, Call
 
 FAMILY = "back"
 UPDATE = "sgd"
@@ -28,12 +32,10 @@ def back_kernels(
     return candidates(FAMILY, mode, "", back_sizes(graph, product), isa, "f32")
 
 
-def ways_back(
-    graph: Graph, fused: Mapping[str, Node], isa: tuple[str, ...]
-) -> Iterator[tuple[Node, ...]]:
+def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
     """The product that makes the gradient of the input, what goes on with that, the gradient of the
-    weights, and the update, where a kernel for such cores does all of it. fused: weight gradients
-    and their updates, of which nobody else sees the gradient."""
+    weights, and the update, where a kernel for such cores does all of it."""
+    fused = fusable(graph, isa)
     products = {node.inputs: node for node in graph.nodes if _vector_times_matrix(graph, node)}
     for node in graph.nodes:
         update = fused.get(node.name)
@@ -44,7 +46,28 @@ def ways_back(
         if product is None or node.attrs["layout"] != "tn" or sizes["k"] != 1:
             continue
         if any(kernel.variant != "ref" for kernel in back_kernels(graph, product, isa)):
-            yield product, *_through_relu(graph, product, node.inputs[1]), node, update
+            relu = _through_relu(graph, product, node.inputs[1])
+            yield FusionGroup((product, *relu, node, update), LINEAR_BACKWARD)
+
+
+def call(lower: Lowerer, group: FusionGroup) -> Call:
+    product, *more, gradient, update = group.nodes
+    kernel = lower.best(back_kernels(lower.graph, product, lower.target.isa, masked=bool(more)))
+    outputs = (*[product, *more][-1].outputs, *update.outputs)
+    inputs = (*gradient.inputs, update.inputs[2])
+    operands = tuple(range(len(outputs) + len(inputs)))
+    sites = (lower.graph.site(node) for node in (product, gradient))
+    return Call(
+        update.name,
+        tuple(node.name for node in group.nodes if not OPS[node.op].view),
+        group.fusion,
+        group.phase,
+        outputs,
+        inputs,
+        (Launch(kernel, operands, (back_sizes(lower.graph, product),)),),
+        "",
+        sum(OPS[site.node.op].work(site).macs for site in sites),
+    )
 
 
 def _through_relu(graph: Graph, product: Node, x: str) -> tuple[Node, ...]:
@@ -74,3 +97,6 @@ def _vector_times_matrix(graph: Graph, node: Node) -> bool:
     sizes = OPS[node.op].lower(graph.site(node)).sizes
     flat = len(graph.tensors[node.inputs[1]].shape) == 2
     return flat and len(node.inputs) == 2 and sizes["m"] == 1
+
+
+RULE = Rule(LINEAR_BACKWARD, groups, call, tiles=False)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from gradlet.ir.graph import EXTERNAL_ROLES, Graph
 from gradlet.ops import OPS
-from gradlet.planner.schedule import Unit
+from gradlet.planner.fuse.rule import FusionGroup
 
-FOREVER = ("param", "const", "state")
+PERSISTENT = ("param", "const", "state")
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,21 @@ class _Sharing:
             self.members[root].append(name)
 
 
-def share_storage(graph: Graph, units: list[Unit], computing: list[Unit]) -> dict[str, Storage]:
+def share_storage(
+    graph: Graph, groups: list[FusionGroup], computing: list[FusionGroup]
+) -> dict[str, Storage]:
     """Storages by name; times are indices into `computing`."""
     sharing = _Sharing(graph)
     for old, new in graph.updates:
         sharing.join(new, old)
-    for unit in units:
-        if OPS[unit.nodes[0].op].view:
-            sharing.join(unit.writes[0], unit.reads[0])
+    for group in groups:
+        if OPS[group.nodes[0].op].view:
+            sharing.join(group.writes[0], group.reads[0])
     first, last = _lifetimes(graph, computing, sharing)
-    for time, unit in enumerate(computing):
-        _take_over(graph, unit, time, sharing, first, last)
+    for time, group in enumerate(computing):
+        _take_over(graph, group, time, sharing, first, last)
     storages = {}
-    unused = _never_touched(graph, units)
+    unused = _never_touched(graph, groups)
     for root, members in sharing.members.items():
         if root in unused:
             continue
@@ -66,13 +68,13 @@ def share_storage(graph: Graph, units: list[Unit], computing: list[Unit]) -> dic
 
 
 def _lifetimes(
-    graph: Graph, computing: list[Unit], sharing: _Sharing
+    graph: Graph, computing: list[FusionGroup], sharing: _Sharing
 ) -> tuple[dict[str, int], dict[str, int]]:
     end = len(computing)
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for time, unit in enumerate(computing):
-        for name in (*unit.reads, *unit.writes):
+    for time, group in enumerate(computing):
+        for name in (*group.reads, *group.writes):
             root = sharing.of[name]
             first.setdefault(root, time)
             last[root] = time
@@ -81,7 +83,7 @@ def _lifetimes(
         if tensor.role in EXTERNAL_ROLES:
             first[root] = 0
             last.setdefault(root, 0)
-        if tensor.role in FOREVER or name in (*graph.outputs, graph.loss):
+        if tensor.role in PERSISTENT or name in (*graph.outputs, graph.loss):
             first.setdefault(root, 0)
             last[root] = end
     return first, last
@@ -89,20 +91,20 @@ def _lifetimes(
 
 def _take_over(
     graph: Graph,
-    unit: Unit,
+    group: FusionGroup,
     time: int,
     sharing: _Sharing,
     first: dict[str, int],
     last: dict[str, int],
 ) -> None:
     """Let the output have an input's bytes, if nothing reads them later and the kernel allows."""
-    node = unit.nodes[-1]
+    node = group.nodes[-1]
     op = OPS[node.op]
-    if len(unit.nodes) > 1 or not op.overwrites:
+    if len(group.nodes) > 1 or not op.overwrites:
         return
     output = node.outputs[op.outputs.index(op.overwriter) if op.overwriter else 0]
     root, shape = sharing.of[output], graph.tensors[output].shape
-    if root != output and any(graph.tensors[n].role in FOREVER for n in sharing.members[root]):
+    if root != output and any(graph.tensors[n].role in PERSISTENT for n in sharing.members[root]):
         return
     slots = dict(zip((s.rstrip("?") for s in op.inputs), node.inputs, strict=False))
     for slot in op.overwrites:
@@ -116,7 +118,7 @@ def _take_over(
         reusable = (
             owner != root
             and last[owner] == time
-            and not any(graph.tensors[n].role in FOREVER for n in sharing.members[owner])
+            and not any(graph.tensors[n].role in PERSISTENT for n in sharing.members[owner])
         )
         if reusable:
             last[owner] = last[root]
@@ -131,7 +133,7 @@ def _region(graph: Graph, members: list[str]) -> str:
     return "constants" if roles & {"param", "const"} else "arena"
 
 
-def _never_touched(graph: Graph, units: list[Unit]) -> set[str]:
-    touched = {name for unit in units for name in (*unit.reads, *unit.writes)}
+def _never_touched(graph: Graph, groups: list[FusionGroup]) -> set[str]:
+    touched = {name for group in groups for name in (*group.reads, *group.writes)}
     touched.update((*graph.inputs, *graph.outputs))
     return {name for name in graph.tensors if name not in touched}

@@ -15,13 +15,13 @@ from math import prod
 import numpy as np
 
 from gradlet.ir.graph import OWN_SPACE, Array
+from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.memory.alias import Storage
 from gradlet.planner.memory.place import Request, height
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
-from gradlet.planner.schedule import Unit
 from gradlet.planner.tile.build import Tiler
-from gradlet.planner.tile.choice import Choice, Context
+from gradlet.planner.tile.schedule import Schedule, TilingRequest
 from gradlet.planner.tile.table import control_bytes, windows_of
 from gradlet.planner.tiling import Box, Tiling, Window, dense
 from gradlet.support.progress import counted
@@ -65,7 +65,7 @@ class _Ledger:
 
 def assign_levels(
     plan: Plan,
-    units: Sequence[Unit],
+    groups: Sequence[FusionGroup],
     requests: Sequence[Request],
     persistent: Sequence[Storage],
     tiler: Tiler,
@@ -74,9 +74,9 @@ def assign_levels(
     memory = plan.target.memories[0]
     kept, spare = RESERVE, 0
     while kept < plan.target.room(memory):
-        found = _assigned(plan, units, requests, persistent, tiler, kept, spare)
+        found = _assigned(plan, groups, requests, persistent, tiler, kept, spare)
         needed = control_bytes([call.tiling for call in found.calls if call.tiling])
-        room = found.room - near_forever(found, persistent, memory.align)
+        room = found.room - persistent_bytes(found, persistent, memory.align)
         excess = height(found.requests, memory.align, room) - room
         if needed <= kept and excess <= 0:
             return found
@@ -124,7 +124,7 @@ def far_storages(
 
 def _assigned(
     plan: Plan,
-    units: Sequence[Unit],
+    groups: Sequence[FusionGroup],
     requests: Sequence[Request],
     persistent: Sequence[Storage],
     tiler: Tiler,
@@ -141,19 +141,19 @@ def _assigned(
     ledger = _Ledger(end, memory.align)
     users = _users(plan, tiler.storage_of)
     near = _small(spans, users, ledger, room)
-    pairs = zip(units, plan.calls, strict=True)
-    choices = [
+    pairs = zip(groups, plan.calls, strict=True)
+    schedules = [
         tiler.choose(
-            Context(unit, call, frozenset(near), ledger.free(room, 2 * index, 2 * index + 1))
+            TilingRequest(group, call, frozenset(near), ledger.free(room, 2 * index, 2 * index + 1))
         )
-        for index, (unit, call) in enumerate(counted(pairs, end, "tiles of calls"))
+        for index, (group, call) in enumerate(counted(pairs, end, "tiles of calls"))
     ]
-    for index, choice in enumerate(choices):
-        ledger.add(choice.scratch, 2 * index, 2 * index + 1)
-        ledger.occupy(_slots(choice.tiling, index))
-    _promote(plan, spans, users, near, choices, ledger, room - spare)
-    _fetch_early(plan, choices, tiler.storage_of, ledger, room - spare)
-    return _settled(plan, choices, near, spans, persistent, room)
+    for index, schedule in enumerate(schedules):
+        ledger.add(schedule.scratch, 2 * index, 2 * index + 1)
+        ledger.occupy(_slots(schedule.tiling, index))
+    _promote(plan, spans, users, near, schedules, ledger, room - spare)
+    _fetch_early(plan, schedules, tiler.storage_of, ledger, room - spare)
+    return _settled(plan, schedules, near, spans, persistent, room)
 
 
 def _users(plan: Plan, storage_of: Mapping[str, str]) -> dict[str, list[int]]:
@@ -188,17 +188,19 @@ def _promote(
     spans: Mapping[str, Request],
     users: Mapping[str, list[int]],
     near: set[str],
-    choices: list[Choice],
+    schedules: list[Schedule],
     ledger: _Ledger,
     room: int,
 ) -> None:
     """Give what room is left to storages: to scratch, then to what is copied most per byte."""
     tensors = {b.name: b.tensors for b in plan.buffers}
     traffic = {
-        name: _traffic(tensors[name], choices, users[name]) for name in users if name in spans
+        name: _traffic(tensors[name], schedules, users[name]) for name in users if name in spans
     }
     # the scratch of a whole node that is tiled now: tiles have scratch of theirs
-    replaced = {c.scratch for c, choice in zip(plan.calls, choices, strict=True) if choice.tiling}
+    replaced = {
+        c.scratch for c, schedule in zip(plan.calls, schedules, strict=True) if schedule.tiling
+    }
     scratch = {call.scratch for call in plan.calls}
     ranked = sorted(
         (name for name in traffic if name not in near and name not in replaced),
@@ -206,26 +208,26 @@ def _promote(
     )
     for name in ranked:
         span, own = spans[name], set(tensors[name])
-        gained = _gains(own, choices, users[name])
+        gained = _gains(own, schedules, users[name])
         if gained is None:
             continue
         for index in gained:
-            ledger.occupy(_slots(choices[index].tiling, index, own), -1)
+            ledger.occupy(_slots(schedules[index].tiling, index, own), -1)
         if ledger.free(room, span.first, span.last) >= span.bytes:
             ledger.add(span.bytes, span.first, span.last)
             near.add(name)
             for index in gained:
-                choices[index] = _in_place(choices[index], own)
+                schedules[index] = _in_place(schedules[index], own)
         else:
             for index in gained:
-                ledger.occupy(_slots(choices[index].tiling, index, own))
+                ledger.occupy(_slots(schedules[index].tiling, index, own))
 
 
-def _traffic(tensors: Sequence[str], choices: Sequence[Choice], users: Sequence[int]) -> int:
+def _traffic(tensors: Sequence[str], schedules: Sequence[Schedule], users: Sequence[int]) -> int:
     """Bytes that are copied, or touched far away, because these tensors do not lie near."""
     total = 0
     for index in users:
-        tiling = choices[index].tiling
+        tiling = schedules[index].tiling
         if tiling is None:
             total += 64  # whatever the call does there is slow
             continue
@@ -282,12 +284,12 @@ def _last_slot(window: Window, tiling: Tiling) -> int | None:
 
 
 def _gains(
-    tensors: set[str], choices: Sequence[Choice], users: Sequence[int]
+    tensors: set[str], schedules: Sequence[Schedule], users: Sequence[int]
 ) -> Sequence[int] | None:
     """The calls that can do without windows on these, or None if one of them needs a copy, or
     fetches them itself from far away."""
     for index in users:
-        tiling = choices[index].tiling
+        tiling = schedules[index].tiling
         for window in tiling.windows if tiling else ():
             if window is None or window.tensor not in tensors or tiling is None:
                 continue
@@ -306,7 +308,7 @@ def _corners(tiling: Tiling) -> list[tuple[int, ...]]:
 
 def _fetch_early(
     plan: Plan,
-    choices: list[Choice],
+    schedules: list[Schedule],
     storage_of: Mapping[str, str],
     ledger: _Ledger,
     room: int,
@@ -314,8 +316,8 @@ def _fetch_early(
     """First boxes come in during the last tile of the call before, if they fit, unless it is that
     tile which makes them, or the one before, which is written back meanwhile."""
     for before, index in followers(plan.graph, plan.calls).items():
-        tiling, earlier = choices[index].tiling, choices[before].tiling
-        if tiling is None or earlier is None or not tiling.ahead:
+        tiling, earlier = schedules[index].tiling, schedules[before].tiling
+        if tiling is None or earlier is None or not tiling.double_buffered:
             continue
         made = {storage_of[name] for name in plan.calls[before].outputs if name}
         late = _late_boxes(earlier)
@@ -330,7 +332,7 @@ def _fetch_early(
                 continue
             ledger.add(size, then, then)
             windows[position] = replace(window, early=True)
-        choices[index] = replace(choices[index], tiling=replace(tiling, windows=tuple(windows)))
+        schedules[index] = replace(schedules[index], tiling=replace(tiling, windows=tuple(windows)))
 
 
 def _late_boxes(tiling: Tiling) -> list[tuple[Window, Box]]:
@@ -363,8 +365,8 @@ def _meet(one: Box, other: Box) -> bool:
     )
 
 
-def _in_place(choice: Choice, tensors: set[str]) -> Choice:
-    tiling = choice.tiling
+def _in_place(schedule: Schedule, tensors: set[str]) -> Schedule:
+    tiling = schedule.tiling
     for tensor in sorted(tensors):
         tiling = tiling.used_in_place(tensor) if tiling else None
     if (
@@ -372,38 +374,40 @@ def _in_place(choice: Choice, tensors: set[str]) -> Choice:
         and tiling.count == 1
         and not any(w and (w.near or w.fetched) for w in tiling.windows)
     ):
-        return replace(choice, tiling=None)  # nothing to copy: a plain call
-    return replace(choice, tiling=tiling)
+        return replace(schedule, tiling=None)  # nothing to copy: a plain call
+    return replace(schedule, tiling=tiling)
 
 
 def _settled(
     plan: Plan,
-    choices: Sequence[Choice],
+    schedules: Sequence[Schedule],
     near: set[str],
     spans: Mapping[str, Request],
     persistent: Sequence[Storage],
     room: int,
 ) -> Levels:
     """Calls with their windows named, and what all of it asks of the nearest memory."""
-    if not any(windows_of(choice.tiling) for choice in choices if choice.tiling):
-        choices = [replace(choice, tiling=None) for choice in choices]  # all near: plain calls
+    if not any(windows_of(schedule.tiling) for schedule in schedules if schedule.tiling):
+        schedules = [
+            replace(schedule, tiling=None) for schedule in schedules
+        ]  # all near: plain calls
     calls, requests = [], []
-    for index, (call, choice) in enumerate(zip(plan.calls, choices, strict=True)):
-        tiling = choice.tiling
+    for index, (call, schedule) in enumerate(zip(plan.calls, schedules, strict=True)):
+        tiling = schedule.tiling
         if tiling is None:
             calls.append(call)
-            if choice.scratch:  # whose room it has kept when all that it copied came near
+            if schedule.scratch:  # whose room it has kept when all that it copied came near
                 near.add(call.scratch)
             if call.scratch and call.scratch in near:
                 requests.append(spans[call.scratch])
             continue
         tiling = _named(call, index, tiling)
         requests += _slots(tiling, index)
-        scratch = f"{OWN_SPACE}scratch.{call.name}" if choice.scratch else ""
+        scratch = f"{OWN_SPACE}scratch.{call.name}" if schedule.scratch else ""
         if scratch:
-            requests.append(Request(scratch, choice.scratch, 2 * index, 2 * index + 1))
+            requests.append(Request(scratch, schedule.scratch, 2 * index, 2 * index + 1))
             near.add(scratch)
-        calls.append(replace(call, kernel=choice.kernel, tiling=tiling, scratch=scratch))
+        calls.append(replace(call, tiling=tiling, scratch=scratch))
     kept = {s.name for s in persistent}
     own = {r.name for r in requests}
     requests += [spans[n] for n in sorted(near) if n in spans and n not in kept and n not in own]
@@ -420,6 +424,6 @@ def _named(call: Call, index: int, tiling: Tiling) -> Tiling:
     return replace(tiling, windows=windows)
 
 
-def near_forever(levels: Levels, persistent: Sequence[Storage], align: int) -> int:
+def persistent_bytes(levels: Levels, persistent: Sequence[Storage], align: int) -> int:
     """Bytes of the nearest memory that what survives a step takes."""
     return sum(-(-s.bytes // align) * align for s in persistent if s.name in levels.near)

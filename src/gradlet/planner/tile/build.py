@@ -7,13 +7,11 @@ from dataclasses import replace
 from math import prod
 
 from gradlet.ir.graph import Graph, Node, Site
-from gradlet.kernels.catalogue import Kernel, candidates, variant_of
+from gradlet.kernels.catalogue import candidates
 from gradlet.ops import OPS
-from gradlet.ops.base import Axis, Size
-from gradlet.planner.fuse.bias_gradient import Ride
-from gradlet.planner.model import Call, Follow
-from gradlet.planner.schedule import Unit, following
-from gradlet.planner.tile.choice import Choice, Context, Wish
+from gradlet.ops.base import Axis
+from gradlet.planner.fuse.rule import FusionGroup
+from gradlet.planner.model import Call
 from gradlet.planner.tile.classes import (
     Part,
     all_kinds,
@@ -23,10 +21,12 @@ from gradlet.planner.tile.classes import (
     tile_axis,
     window_on,
 )
-from gradlet.planner.tile.request import SUM, Problems
+from gradlet.planner.tile.launches import TileLaunches
+from gradlet.planner.tile.request import Problems
+from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
 from gradlet.planner.tile.search import Candidate, Operand, Problem, explored, judge
 from gradlet.planner.tile.streaming import far_sizes, fetching
-from gradlet.planner.tiling import Riding, TileAxis, Tiling
+from gradlet.planner.tiling import TileAxis, Tiling
 from gradlet.targets.target import Target
 
 MOST_KINDS = 16
@@ -46,41 +46,44 @@ class Tiler:
         variants: Mapping[str, str],
         *,
         buffers: str,
-        wishes: Mapping[str, Wish] | None = None,
+        overrides: Mapping[str, ScheduleOverride] | None = None,
     ) -> None:
         self.graph, self.target, self.variants = graph, target, variants
         self.storage_of = storage_of
         self.problems = Problems(graph, target, storage_of, farthest)
+        self.launches = TileLaunches(graph, target, variants, self.problems)
         self.modes = (False,) if buffers == "single" else (True, False)
-        self.wishes = wishes or {}
+        self.overrides = overrides or {}
         self._tile_axes: dict[object, TileAxis | None] = {}
         self._tile_parts: dict[object, list[Part] | None] = {}
-        self._known: dict[object, list[tuple[int, Choice]]] = {}  # with the room there was
+        self._known: dict[object, list[tuple[int, Schedule]]] = {}  # with the room there was
 
-    def choose(self, context: Context) -> Choice:
+    def choose(self, request: TilingRequest) -> Schedule:
         """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
         where they lie. Operands that do not fit even in pieces are left where they are."""
-        unit, call, near, room = context.unit, context.call, context.near, context.room
-        if call.name in self.wishes:
-            wished = self.realised(context, self.wishes[call.name])
+        group, call, near, room = request.group, request.call, request.near, request.room
+        if call.name in self.overrides:
+            wished = self.realised(request, self.overrides[call.name])
             if wished is not None:
                 return wished
-        operands = list(self.problems.operands_of(unit, call, near))
-        key = self._likeness(unit, call, operands)
+        operands = list(self.problems.operands_of(group, call, near))
+        key = self._likeness(group, call, operands)
         for given, known in self._known.setdefault(key, []):
             if known.needed <= room <= given:  # the best with more room is the best with less
-                return _renamed(known, self._names(unit, call))
-        found = self._chosen(unit, call, operands, room)
+                return _renamed(known, self._names(group, call))
+        found = self._chosen(group, call, operands, room)
         self._known[key].append((room, found))
         return found
 
-    def likeness(self, context: Context) -> object:
+    def likeness(self, request: TilingRequest) -> object:
         """What is the same for calls that have the same candidates."""
-        operands = self.problems.operands_of(context.unit, context.call, context.near)
-        alike = self._likeness(context.unit, context.call, list(operands))
-        return alike, context.room, context.call.repeat, self.wishes.get(context.call.name)
+        operands = self.problems.operands_of(request.group, request.call, request.near)
+        alike = self._likeness(request.group, request.call, list(operands))
+        return alike, request.room, request.call.repeat, self.overrides.get(request.call.name)
 
-    def _likeness(self, unit: Unit, call: Call, operands: Sequence[Operand | None]) -> object:
+    def _likeness(
+        self, group: FusionGroup, call: Call, operands: Sequence[Operand | None]
+    ) -> object:
         """What is the same for calls that run in the same way."""
         first: dict[str, int] = {}
         seen = tuple(
@@ -89,21 +92,19 @@ class Tiler:
             else None
             for operand in operands
         )
-        nodes = tuple(signature(self.graph.site(node)) for node in unit.nodes)
-        follow, rider = call.follow, call.rider
-        follows = (follow.kernel, follow.operands) if follow else None
-        rides = (rider.kernel, rider.made, rider.summed) if rider else None
-        return nodes, follows, rides, call.kernel, seen
+        nodes = tuple(signature(self.graph.site(node)) for node in group.nodes)
+        launches = tuple((launch.kernel, launch.operands) for launch in call.whole)
+        return nodes, launches, seen
 
-    def _names(self, unit: Unit, call: Call) -> tuple[str, ...]:
+    def _names(self, group: FusionGroup, call: Call) -> tuple[str, ...]:
         """Of the windows that a tiling of the call has, in their order."""
-        sums = (node.outputs[0] for node in (unit.nodes[0], *unit.rider[:1]))
+        sums = (node.outputs[0] for node in (group.nodes[0], *group.beside[:1]))
         return (*call.outputs, *call.inputs, *sums)
 
     def _chosen(
-        self, unit: Unit, call: Call, operands: Sequence[Operand | None], room: int
-    ) -> Choice:
-        site = self.problems.site_of(unit)
+        self, group: FusionGroup, call: Call, operands: Sequence[Operand | None], room: int
+    ) -> Schedule:
+        site = self.problems.site_of(group)
         far = sorted(
             (n for n, operand in enumerate(operands) if operand and operand.windowed),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
@@ -121,58 +122,60 @@ class Tiler:
             ]
             tries.append((call, seen))
         for own, given in tries:
-            for ahead in self.modes:
-                choice = self._tiled(unit, own, site, given, room, ahead)
-                if choice is not None:
-                    return choice
-        return Choice(call.kernel, None, 0)
+            for double_buffered in self.modes:
+                schedule = self._tiled(group, own, site, given, room, double_buffered)
+                if schedule is not None:
+                    return schedule
+        return Schedule(call.kernel, None, 0)
 
-    def fetchers(self, context: Context) -> list[str]:
+    def fetchers(self, request: TilingRequest) -> list[str]:
         """Variants that fetch an operand of this call themselves."""
-        operands = self.problems.operands_of(context.unit, context.call, context.near)
+        operands = self.problems.operands_of(request.group, request.call, request.near)
         return [
-            call.kernel.variant for call, _ in fetching(context.call, operands, self.target.isa)
+            call.kernel.variant for call, _ in fetching(request.call, operands, self.target.isa)
         ]
 
-    def _seen(self, context: Context, variant: str) -> tuple[Call, Sequence[Operand | None]]:
+    def _seen(self, request: TilingRequest, variant: str) -> tuple[Call, Sequence[Operand | None]]:
         """The call and its operands as a variant sees them."""
-        operands = self.problems.operands_of(context.unit, context.call, context.near)
-        for call, seen in fetching(context.call, operands, self.target.isa):
+        operands = self.problems.operands_of(request.group, request.call, request.near)
+        for call, seen in fetching(request.call, operands, self.target.isa):
             if call.kernel.variant == variant:
                 return call, seen
-        return context.call, operands
+        return request.call, operands
 
-    def realised(self, context: Context, wish: Wish) -> Choice | None:
-        """A wish as a choice, if it can be done in that context."""
-        problem = self.problem(context, wish.ahead, wish.variant)
+    def realised(self, request: TilingRequest, override: ScheduleOverride) -> Schedule | None:
+        """An override as a schedule, if it can be done as it asks."""
+        problem = self.problem(request, override.double_buffered, override.variant)
         numbers = {axis.name: number for number, axis in enumerate(problem.axes)}
-        if any(name not in numbers for name, _ in wish.split):
+        if any(name not in numbers for name, _ in override.split):
             return None
         tile = [axis.size for axis in problem.axes]
-        for name, size in wish.split:
+        for name, size in override.split:
             tile[numbers[name]] = size
         found = judge(problem, tuple(tile))
-        found = replace(found, order=tuple(numbers[name] for name, _ in wish.split))
+        found = replace(found, order=tuple(numbers[name] for name, _ in override.split))
         if found.wrong:
             return None
-        site = self.problems.site_of(context.unit)
-        call, operands = self._seen(context, wish.variant)
-        made = self._made(context.unit, call, site, operands, problem, found, wish.variant)
-        if isinstance(made, str) or made.kernel.variant != wish.variant:
+        site = self.problems.site_of(request.group)
+        call, operands = self._seen(request, override.variant)
+        made = self._made(request.group, call, site, operands, problem, found, override.variant)
+        if isinstance(made, str) or made.kernel.variant != override.variant:
             return None
         needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
-        return made if needed <= context.room else None
+        return made if needed <= request.room else None
 
-    def problem(self, context: Context, ahead: bool, variant: str = "") -> Problem:
+    def problem(self, request: TilingRequest, double_buffered: bool, variant: str = "") -> Problem:
         """What there is to choose for a call with all its far operands in windows, but for those
         that the variant fetches itself."""
-        key = ahead, variant
-        if key not in context.problems:
-            site = self.problems.site_of(context.unit)
-            call, operands = self._seen(context, variant)
-            found = self.problems.problem_of(context.unit, call, site, operands, set(), ahead)
-            context.problems[key] = found
-        return context.problems[key]
+        key = double_buffered, variant
+        if key not in request.problems:
+            site = self.problems.site_of(request.group)
+            call, operands = self._seen(request, variant)
+            found = self.problems.problem_of(
+                request.group, call, site, operands, set(), double_buffered
+            )
+            request.problems[key] = found
+        return request.problems[key]
 
     def variants_of(self, call: Call) -> list[str]:
         """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""
@@ -183,25 +186,27 @@ class Tiler:
 
     def _tiled(
         self,
-        unit: Unit,
+        group: FusionGroup,
         call: Call,
         site: Site,
         operands: Sequence[Operand | None],
         room: int,
-        ahead: bool,
-    ) -> Choice | None:
+        double_buffered: bool,
+    ) -> Schedule | None:
         refused: set[str] = set()
         while True:
-            problem = self.problems.problem_of(unit, call, site, operands, refused, ahead)
+            problem = self.problems.problem_of(
+                group, call, site, operands, refused, double_buffered
+            )
             found = explored(problem, room)
             if not found:
                 return None
-            made = self._made(unit, call, site, operands, problem, found[0])
+            made = self._made(group, call, site, operands, problem, found[0])
             if isinstance(made, str):
                 refused.add(made)
                 continue
             if made.kernel.variant != call.kernel.variant:
-                given = (unit, call, site, operands, problem)
+                given = (group, call, site, operands, problem)
                 made = self._as_the_whole(given, found, room) or made
             if made.needed <= room:
                 return made
@@ -211,10 +216,10 @@ class Tiler:
 
     def _as_the_whole(
         self,
-        given: tuple[Unit, Call, Site, Sequence[Operand | None], Problem],
+        given: tuple[FusionGroup, Call, Site, Sequence[Operand | None], Problem],
         found: Sequence[Candidate],
         room: int,
-    ) -> Choice | None:
+    ) -> Schedule | None:
         """The best tiling that does not cost much more than the first, and has tiles of such sizes
         that the kernel of the whole takes them; others are far slower."""
         for candidate in found[1:]:
@@ -229,16 +234,16 @@ class Tiler:
 
     def _made(
         self,
-        unit: Unit,
+        group: FusionGroup,
         call: Call,
         site: Site,
         operands: Sequence[Operand | None],
         problem: Problem,
         found: Candidate,
         variant: str = "",
-    ) -> Choice | str:
+    ) -> Schedule | str:
         """The tiling in full, or the name of an axis that cannot be split after all."""
-        tiles, ride = [], self.problems.ride(unit)
+        tiles = []
         for number in found.order:
             axis = problem.axes[number]
             made = self._tile_axis(site, axis, found.tile[number])
@@ -250,71 +255,26 @@ class Tiler:
         parts = self._parts(site, tuple(tiles))
         if parts is None:
             return tiles[-1].name
-        sizes = [{**part.sizes, **far_sizes(site, call.kernel)} for part in parts]
+        sizes = tuple({**part.sizes, **far_sizes(site, call.kernel)} for part in parts)
         summed = any(axis.reduction for axis in tiles)
-        kernel, more = self._kernels(call, sizes, summed, variant)
+        kernel, more = self.launches.kernels(call, sizes, summed, variant)
         if kernel is None:
             return next(axis.name for axis in tiles if axis.reduction or axis is tiles[-1])
         places = {number: place for place, number in enumerate(found.order)}
-        gradient = problem.gradient if summed and unit.updates else None
-        sums = [gradient] if gradient else []
-        if gradient and call.rider:
-            sums.append(_added_up(operands[call.rider.made], unit.rider[0]))
+        sums = []
+        if summed and problem.gradient:
+            sums = [problem.gradient]
+            sums += [_partial_sum(operands[call.own_outputs], n) for n in group.beside[:1]]
         windows = tuple(
-            window_on(operand, places, tiles, problem.ahead) if operand else None
+            window_on(operand, places, tiles, problem.double_buffered) if operand else None
             for operand in (*operands, *sums)
         )
         if not all(copyable(window, tiles) for window in windows if window):
             return tiles[-1].name
-        tiling = Tiling(tuple(tiles), windows, tuple(sizes), problem.ahead, more)
-        follow = replace(call, kernel=kernel).behind
-        if follow or gradient:
-            finish, finish_sizes = self._finish(unit, parts, follow)
-            tiling = replace(
-                tiling,
-                finish=finish,
-                finish_sizes=finish_sizes,
-                finish_operands=follow.operands if follow else _own_update(call),
-                made_in=len(operands) if gradient else 0,
-            )
-        if ride:
-            tiling = replace(tiling, riding=self._riding(unit, call, ride, tiling))
+        tiling = Tiling(tuple(tiles), windows, problem.double_buffered)
+        launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
         scratch = max(self.problems.scratch(kernel, item) for item in sizes)
-        return Choice(kernel, tiling, scratch, found.transfer, found.visible)
-
-    def _riding(self, unit: Unit, call: Call, ride: Ride, tiling: Tiling) -> Riding:
-        """The kernels of what rides on the tiles, and their sizes."""
-        rider, site = call.rider, self.problems.site_of(unit)
-        assert rider is not None
-        op, update = OPS[site.node.op], unit.rider[1]
-        sizes = []
-        for index in all_kinds(tiling.axes):
-            ranges = {a.name: a.range(at) for a, at in zip(tiling.axes, index, strict=True)}
-            tile = op.tile(site, ranges) if ranges else site
-            assert tile is not None
-            sizes.append(ride.sizes(tile))
-        idle = tuple(n for n, axis in enumerate(tiling.axes) if axis.name in ride.idle)
-        if not tiling.made_in:
-            kernel = self._common(rider.kernel, rider.kernel.epilogue, sizes)
-            assert kernel is not None
-            return Riding(kernel, rider.operands(call), tuple(sizes), idle=idle)
-        finish_sizes = [{"count": item["channels"]} for item in sizes]
-        made_in = tiling.made_in + 1
-        kernel, more = (self._common(rider.kernel, end, sizes) for end in ("", SUM))
-        lowering = OPS[update.op].lower(self.graph.site(update))
-        like = Kernel(lowering.family, lowering.mode, "", "", "f32")
-        assert kernel is not None
-        return Riding(
-            kernel,
-            (made_in, rider.summed),
-            tuple(sizes),
-            more,
-            self._common(like, "", finish_sizes),
-            _update_operands(call, range(rider.made, len(call.outputs)), made_in),
-            tuple(finish_sizes),
-            made_in,
-            idle,
-        )
+        return Schedule(kernel, replace(tiling, launches=launches), scratch)
 
     def _tile_axis(self, site: Site, axis: Axis, tile: int) -> TileAxis | None:
         key = signature(site), axis.name, tile
@@ -331,80 +291,19 @@ class Tiler:
             self._tile_parts[key] = made if len(made) == len(parts) else None
         return self._tile_parts[key]
 
-    def _kernels(
-        self, call: Call, sizes: Sequence[Mapping[str, Size]], summed: bool, variant: str
-    ) -> tuple[Kernel | None, Kernel | None]:
-        """The kernel of the first tiles and, for sums over tiles, that of the others."""
-        epilogue = "" if summed else call.kernel.epilogue
-        kernel = self._common(call.kernel, epilogue, sizes, variant)
-        if not summed or kernel is None:
-            return kernel, None
-        more = self._common(call.kernel, SUM, sizes, variant)
-        return (kernel, more) if more else (None, None)
 
-    def _common(
-        self,
-        like: Kernel,
-        epilogue: str,
-        sizes: Sequence[Mapping[str, Size]],
-        variant: str = "",
-    ) -> Kernel | None:
-        """The best kernel that takes all these sizes, or the one that is asked for."""
-        isa, far = self.target.isa, variant_of(like).streamed() if like.variant else ()
-        found: list[Kernel] | None = None
-        for item in sizes:
-            able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype, streamed=far)
-            found = able if found is None else [kernel for kernel in found if kernel in able]
-        wanted = variant or self.variants.get(like.family)
-        named = [kernel for kernel in found or () if kernel.variant == wanted]
-        usable = named or found
-        if far:  # others do not find that operand
-            usable = [kernel for kernel in found or () if kernel.variant == like.variant]
-        return usable[-1] if usable else None
-
-    def _finish(
-        self, unit: Unit, parts: Sequence[Part], follow: Follow | None
-    ) -> tuple[Kernel | None, tuple[Mapping[str, Size], ...]]:
-        """What comes behind a box of the result: an elementwise node, or the update of weights when
-        their gradient has added up there."""
-        first, last = unit.nodes[0], unit.nodes[-1]
-        after, whole = OPS[last.op], self.graph.site(last)
-        made = self.graph.tensors[first.outputs[0]].shape
-        sizes, lowering = [], following(self.graph, unit.nodes[1:])
-        for part in parts:
-            shape = part.shape
-            ins = tuple(replace(t, shape=shape) if t.shape == made else t for t in whole.ins)
-            outs = tuple(replace(t, shape=shape) for t in whole.outs)
-            sizes.append(after.lower(Site(last, ins, outs)).sizes)
-        like = Kernel(lowering.family, lowering.mode, "", "", "f32")
-        variant = follow.kernel.variant if follow else ""
-        return self._common(like, "", sizes, variant), tuple(sizes)
-
-
-def _added_up(result: Operand | None, node: Node) -> Operand:
-    """Where a sum over tiles that rides adds up, before it goes to this result."""
+def _partial_sum(result: Operand | None, node: Node) -> Operand:
+    """Where a sum over tiles that is made beside adds up, before it goes to this result."""
     assert result is not None
     near = replace(result, tensor=node.outputs[0], load=False, store=False)
     return replace(near, windowed=True, storage="")
 
 
-def _own_update(call: Call) -> tuple[int, ...]:
-    states = range(call.rider.made if call.rider else len(call.outputs))
-    return _update_operands(call, states, len(call.outputs) + len(call.inputs))
-
-
-def _update_operands(call: Call, states: Sequence[int], gradient: int) -> tuple[int, ...]:
-    """w_next[, m_next], w, g, hyper[, m]: the weights and their states in place, then the gradient
-    in a window behind all operands, then the settings, which are the last operand."""
-    settings = len(call.outputs) + len(call.inputs) - 1
-    return (*states, states[0], gradient, settings, *states[1:])
-
-
-def _renamed(choice: Choice, names: Sequence[str]) -> Choice:
-    if choice.tiling is None:
-        return choice
+def _renamed(schedule: Schedule, names: Sequence[str]) -> Schedule:
+    if schedule.tiling is None:
+        return schedule
     windows = tuple(
         replace(window, tensor=name, near=name if window.near else "") if window else None
-        for window, name in zip(choice.tiling.windows, names, strict=False)
+        for window, name in zip(schedule.tiling.windows, names, strict=False)
     )
-    return replace(choice, tiling=replace(choice.tiling, windows=windows))
+    return replace(schedule, tiling=replace(schedule.tiling, windows=windows))

@@ -63,7 +63,7 @@ def copyable(window: Window, tiles: Sequence[TileAxis]) -> bool:
 
 
 def window_on(
-    operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], ahead: bool
+    operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], double_buffered: bool
 ) -> Window:
     spans = tuple((places[number], span) for number, span in operand.spans if number in places)
     window = Window(
@@ -76,7 +76,7 @@ def window_on(
     return replace(
         window,
         near=operand.tensor,  # a name of its own comes with the place
-        slots=slots(operand, bool(spans), ahead),
+        slots=slots(operand, bool(spans), double_buffered),
         slot_bytes=largest * 4,
         load=operand.load,
         store=operand.store,

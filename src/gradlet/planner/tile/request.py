@@ -18,16 +18,16 @@ from gradlet.kernels.catalogue import (
 )
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size, Span
-from gradlet.planner.fuse.bias_gradient import Ride, ride_of
+from gradlet.planner.fuse.bias_gradient import FusedSum, fused_sum
+from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.model import Call
-from gradlet.planner.schedule import Unit
 from gradlet.planner.tile.classes import signature
 from gradlet.planner.tile.search import Operand, Problem
 from gradlet.targets.target import Target
 
 SUM = "sum"
-RIDER = "rider"
-"""The slot of what rides on a node, which is none of the node's own."""
+BESIDE = "beside"
+"""The slot of what is fused with a node horizontally, which is none of the node's own."""
 
 
 class Problems:
@@ -42,39 +42,39 @@ class Problems:
         self.storage_of, self.farthest = storage_of, farthest
         self._tileable: dict[object, tuple[bool, ...]] = {}
         self._sites: dict[str, Site] = {}
-        self._rides: dict[str, Ride | None] = {}
+        self._sums: dict[str, FusedSum | None] = {}
 
     def operands_of(
-        self, unit: Unit, call: Call, near: Collection[str]
+        self, group: FusionGroup, call: Call, near: Collection[str]
     ) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
-        first = unit.nodes[0]
-        op, fused = OPS[first.op], unit.updates
-        axes = self._axes(op, self.site_of(unit))
-        made = call.outputs[: call.rider.made] if call.rider else call.outputs
+        first = group.nodes[0]
+        op, fused = OPS[first.op], call.updates
+        axes = self._axes(op, self.site_of(group))
+        made = call.outputs[: call.own_outputs]
         outputs = [op.outputs[0] if fused else slot for slot, _ in _paired(op.outputs, made, fused)]
         inputs = [slot.rstrip("?") for slot in op.inputs]
         found: list[Operand | None] = []
-        shapes = self._shapes(unit, call)
+        shapes = self._shapes(group, call)
         for position, name in enumerate((*call.outputs, *call.inputs)):
             if not name:
                 found.append(None)
                 continue
             written = position < len(call.outputs)
             place = position - len(call.outputs)
-            rides = call.rider is not None and call.rider.made <= position < len(call.outputs)
-            if rides:
-                slot = RIDER
+            beside = call.own_outputs <= position < len(call.outputs)
+            if beside:
+                slot = BESIDE
             elif written:
                 slot = outputs[position]
             elif place < len(inputs):
                 slot = inputs[place]
             else:  # settings of an update are needed whole; what follows goes with the result
-                slot = "" if unit.updates else op.outputs[0]
+                slot = "" if fused else op.outputs[0]
             spans = tuple(
                 (number, span)
                 for number, axis in enumerate(axes)
-                for span in self._spans(unit, axis)
+                for span in self._spans(group, axis)
                 if span.operand == slot.rstrip("?")
             )
             storage = self.storage_of[name]
@@ -89,37 +89,37 @@ class Problems:
                     once=slot in op.adds_once,
                     storage=storage,
                     bandwidth=self.target.bandwidth(storage in self.farthest),
-                    rides=rides,
+                    beside=beside,
                 )
             )
         return found
 
-    def ride(self, unit: Unit) -> Ride | None:
-        """How the sum that rides on a unit goes with its tiles."""
-        if not unit.rider:
+    def fused_sum(self, group: FusionGroup) -> FusedSum | None:
+        """How the sum beside a group goes with its tiles."""
+        if not group.beside:
             return None
-        node = unit.rider[0]
-        if node.name not in self._rides:
+        node = group.beside[0]
+        if node.name not in self._sums:
             shape = self.graph.tensors[node.outputs[0]].shape
-            self._rides[node.name] = ride_of(self.site_of(unit), node.inputs[0], shape)
-        return self._rides[node.name]
+            self._sums[node.name] = fused_sum(self.site_of(group), node.inputs[0], shape)
+        return self._sums[node.name]
 
-    def _spans(self, unit: Unit, axis: Axis) -> tuple[Span, ...]:
-        """Of all operands; what rides is cut where its summed operand is."""
-        ride = self.ride(unit)
-        own = (s for s in axis.spans if ride and (s.operand, s.dim) == (ride.slot, ride.kept))
-        return (*axis.spans, *(Span(RIDER, 0) for _ in own))
+    def _spans(self, group: FusionGroup, axis: Axis) -> tuple[Span, ...]:
+        """Of all operands; a sum beside is cut where its operand is."""
+        total = self.fused_sum(group)
+        own = (s for s in axis.spans if total and (s.operand, s.dim) == (total.slot, total.kept))
+        return (*axis.spans, *(Span(BESIDE, 0) for _ in own))
 
-    def site_of(self, unit: Unit) -> Site:
+    def site_of(self, group: FusionGroup) -> Site:
         """The node that computes, in as few dimensions as it has."""
-        node = unit.nodes[0]
+        node = group.nodes[0]
         if node.name not in self._sites:
             self._sites[node.name] = OPS[node.op].flat(self.graph.site(node))
         return self._sites[node.name]
 
-    def _shapes(self, unit: Unit, call: Call) -> dict[str, Shape]:
+    def _shapes(self, group: FusionGroup, call: Call) -> dict[str, Shape]:
         """Of the operands, as that node sees them; what goes with the result has its shape."""
-        site = self.site_of(unit)
+        site = self.site_of(group)
         seen = {t.name: t.shape for t in (*site.ins, *site.outs)}
         made, now = self.graph.tensors[site.outs[0].name].shape, site.outs[0].shape
         shapes = {}
@@ -133,12 +133,12 @@ class Problems:
 
     def problem_of(
         self,
-        unit: Unit,
+        group: FusionGroup,
         call: Call,
         site: Site,
         operands: Sequence[Operand | None],
         refused: set[str],
-        ahead: bool,
+        double_buffered: bool,
     ) -> Problem:
         op = OPS[site.node.op]
         axes = self._axes(op, site)
@@ -151,7 +151,7 @@ class Problems:
         )
         present = tuple(operand for operand in operands if operand)
         gradient = None
-        if unit.updates and operands[0]:
+        if call.updates and operands[0]:
             gradient = replace(
                 operands[0],
                 tensor=site.outs[0].name,
@@ -166,7 +166,7 @@ class Problems:
             present,
             call.macs,
             self.target.cores,
-            ahead,
+            double_buffered,
             lambda tile: self._tile_needs(call.kernel, site, axes, tile),
             allowed,
             gradient,

@@ -48,7 +48,7 @@ class Operand:
     storage: str = ""
     bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
     fetched: bool = False  # by the kernel itself, from where it lies
-    rides: bool = False  # made beside the call's own result, by the first tiles of some axes alone
+    beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
 
     def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
@@ -72,7 +72,7 @@ class Problem:
     operands: tuple[Operand, ...]
     macs: int
     cores: int
-    ahead: bool
+    double_buffered: bool
     kernel: Callable[[Sequence[int]], tuple[int, int]] = lambda tile: (0, 0)
     """Bytes of scratch and multiply-adds that tiles of these sizes are worth; 0: as many as there
     are."""
@@ -265,7 +265,11 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
     used, effort = problem.kernel(tile)
     for operand, extent, moves in zip(operands, extents, moving, strict=True):
-        used += slots(operand, moves, problem.ahead) * extent * WORD if operand.windowed else 0
+        used += (
+            slots(operand, moves, problem.double_buffered) * extent * WORD
+            if operand.windowed
+            else 0
+        )
     tiles = prod(counts)
     shared = shares(problem, tile)
     again = (prod(counts[n] for n in summed) - 1) * prod(operands[0].shape)
@@ -284,8 +288,10 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
         loops = [*order, *summed]
         transfer, first, last = _transfers(copied, loops, counts)
-        hidden = max(compute, transfer) if problem.ahead and tiles > 1 else compute + transfer
-        visible = first + last if problem.ahead else transfer
+        hidden = (
+            max(compute, transfer) if problem.double_buffered and tiles > 1 else compute + transfer
+        )
+        visible = first + last if problem.double_buffered else transfer
         cost = hidden + VISIBLE * visible + tiles * trouble + CALL_CYCLES + used / 32
         if best is None or cost < best.cost:
             best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
@@ -293,9 +299,9 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     return best
 
 
-def slots(operand: Operand, moves: bool, ahead: bool) -> int:
+def slots(operand: Operand, moves: bool, double_buffered: bool) -> int:
     """Copies of a box that are in use at a time: fetched, computed with, written back."""
-    if not moves or not ahead:
+    if not moves or not double_buffered:
         return 1
     return 3 if operand.load and operand.store else 2
 
@@ -332,7 +338,7 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
     """1 if boxes of this operand can neither be copied nor be used where they lie."""
     if (
         operand.store
-        and (operand.windowed or not operand.rides)
+        and (operand.windowed or not operand.beside)
         and any(
             counts[n] > 1 and not axis.reduction and all(n != own for own, _ in operand.spans)
             for n, axis in enumerate(problem.axes)

@@ -30,7 +30,7 @@ def fetching(
             for n, operand in enumerate(operands)
         ]
         if own:
-            found.append((replace(call, kernel=other), seen))
+            found.append((call.by(other), seen))
     return found
 
 

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
 from gradlet.ops.base import Size
+from gradlet.planner.launch import EVERY, FIRST, LAST, LATER, Launch
+from gradlet.planner.tile.layout import BOX, FRAME, HOP, STATE, STEP, TILING, WINDOW, WORD
 from gradlet.planner.tiling import Lines, TileAxis, Tiling, Window, lines_of
 
-WORD = 4
-HEAD_WORDS, WINDOW_WORDS, STEP_WORDS, HOP_WORDS, BOX_WORDS = 12, 7, 1, 2, 5
-STATE_WORDS, FRAME_WORDS = 7, 5
-"""Of gl_tiling, gl_window, gl_step, gl_hop, gl_box; of a window's state, of a frame besides
-operands."""
+MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
 
 Hop = tuple[int, int]
 
@@ -31,6 +30,18 @@ class Row:
     first_box: int
     boxes: tuple[Lines, ...]
 
+    def fields(self) -> dict[str, Any]:
+        """Those of its gl_window that are no places."""
+        window = self.window
+        return {
+            "slots": window.slots,
+            "load": int(window.load),
+            "store": int(window.store),
+            "moved_by": sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST,
+            "steps": self.steps,
+            "early": int(window.early),
+        }
+
 
 @dataclass(frozen=True)
 class Table:
@@ -45,6 +56,24 @@ class Table:
     @property
     def boxes(self) -> list[Lines]:
         return [box for row in self.rows for box in row.boxes]
+
+    @property
+    def first_step(self) -> int:
+        """Of the sizes: bytes from the first step of all."""
+        return STEP.size * self.size_steps
+
+    def head(self, tiling: Tiling, windows: int) -> dict[str, Any]:
+        """The fields of its gl_tiling that are no places."""
+        return {
+            "repeat": tiling.launches[0].repeat,
+            "axes": len(tiling.axes),
+            "windows": windows,
+            "reductions": sum(not axis.reduction for axis in tiling.axes),
+            "ahead": int(tiling.double_buffered),
+            "count": tuple(axis.count for axis in tiling.axes),
+            "steps": len(self.steps) - self.size_steps,
+            "idle": skipped(tiling),
+        }
 
 
 class _Steps:
@@ -74,7 +103,7 @@ def table_of(tiling: Tiling) -> Table:
         box += len(boxes)
     size_steps = len(made.steps)
     pitch, finish = (
-        WORD * sum(size_words(sizes[0]) for sizes in both if sizes) for both in all_sizes(tiling)
+        WORD * sum(size_words(launch.sizes[0]) for launch in launches) for launches in sized(tiling)
     )
     for number, (axis, radix) in enumerate(zip(tiling.axes, radices(tiling.axes), strict=True)):
         if axis.kind_count > 1:
@@ -88,16 +117,15 @@ def radices(axes: Sequence[TileAxis]) -> list[int]:
 
 def _window_steps(window: Window, axes: Sequence[TileAxis], made: _Steps) -> None:
     own = [axes[number] for number in window.axes]
-    box_bytes = WORD * BOX_WORDS if window.near else 0
+    box_bytes = BOX.size if window.near else 0
     for number, radix in zip(window.axes, radices(own), strict=True):
         axis = axes[number]
         hops = []
         for index, kind in enumerate(axis.kinds):
             far = 0
             for span in (span for at, span in window.spans if at == number):
-                extent = window.shape[span.dim]
-                start = index * axis.tile * span.step + span.start
-                far += min(max(0, start), extent - 1) * prod(window.shape[span.dim + 1 :]) * WORD
+                start, _ = window.along(span, axis.range(index))
+                far += start * prod(window.shape[span.dim + 1 :]) * WORD
             hops.append((far, kind * radix * box_bytes))
         made.add(number, tuple(hops))
 
@@ -120,19 +148,43 @@ def _boxes(window: Window, tiling: Tiling) -> tuple[Lines, ...]:
 def table_bytes(tiling: Tiling) -> int:
     """Bytes of the table on a machine of 32 bits."""
     table = table_of(tiling)
-    words = HEAD_WORDS + WINDOW_WORDS * len(table.rows) + BOX_WORDS * len(table.boxes)
-    words += STEP_WORDS * len(table.steps) + HOP_WORDS * len(table.hops)
-    words += sum(size_words(sizes) for both in all_sizes(tiling) for part in both for sizes in part)
-    return WORD * words
+    size = TILING.size + WINDOW.size * len(table.rows) + BOX.size * len(table.boxes)
+    size += STEP.size * len(table.steps) + HOP.size * len(table.hops)
+    both = (launch for launches in sized(tiling) for launch in launches)
+    return size + WORD * sum(size_words(part) for launch in both for part in launch.sizes)
 
 
-def all_sizes(tiling: Tiling) -> tuple[tuple[tuple[Mapping[str, Size], ...], ...], ...]:
-    """Of the kernels of tiles, and of what comes behind; those of a rider, if there is one, stand
-    behind the others of the same kind of tile."""
-    riding = tiling.riding
-    if riding is None:
-        return (tiling.sizes,), (tiling.finish_sizes,)
-    return (tiling.sizes, riding.sizes), (tiling.finish_sizes, riding.finish_sizes)
+def functions(tiling: Tiling) -> dict[str, tuple[Launch, ...]]:
+    """The launches of each function that the table knows, by its name there: of tiles that start a
+    sum, of those that add to it, and behind the last of them. Within one there are no barriers."""
+    roles = {"first": (FIRST, EVERY), "more": (LATER, EVERY), "finish": (LAST,)}
+    found = {
+        role: tuple(launch for launch in tiling.launches if launch.when.tiles in tiles)
+        for role, tiles in roles.items()
+    }
+    needed = {
+        "first",
+        *(
+            role
+            for role, tiles in roles.items()
+            for launch in found[role]
+            if launch.when.tiles == tiles[0]
+        ),
+    }
+    return {role: launches for role, launches in found.items() if role in needed}
+
+
+def sized(tiling: Tiling) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
+    """Whose sizes the table has, one behind the other for each tile class: those of tiles (the same
+    for the first of a sum and for those that are added), and those behind the last."""
+    found = functions(tiling)
+    return found["first"], found.get("finish", ())
+
+
+def skipped(tiling: Tiling) -> int:
+    """Bits of the axes along which only the first step runs what has no barrier before it."""
+    beside = {launch.when.first_along for launch in tiling.launches if not launch.barrier}
+    return sum(1 << number for number in beside.pop()) if beside else 0
 
 
 def windows_of(tiling: Tiling) -> int:
@@ -146,7 +198,7 @@ def control_bytes(tilings: Sequence[Tiling]) -> int:
     if not tilings:
         return 0
     windows = max(map(windows_of, tilings))
-    state = WORD * (STATE_WORDS * windows + 2 * (FRAME_WORDS + windows))
+    state = STATE.size * windows + 2 * (FRAME.size + WORD * windows)
     return 2 * (max(map(table_bytes, tilings)) + state)
 
 

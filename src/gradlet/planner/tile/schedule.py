@@ -6,21 +6,19 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gradlet.kernels.catalogue import Kernel
+from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.model import Call
-from gradlet.planner.schedule import Unit
 from gradlet.planner.tile.search import Problem
 from gradlet.planner.tiling import Tiling
 
 
 @dataclass(frozen=True)
-class Choice:
+class Schedule:
     """How a call is to run; no tiling means on the operands where they lie."""
 
     kernel: Kernel
     tiling: Tiling | None
     scratch: int  # bytes
-    transfer: float = 0.0  # cycles, as judged
-    visible: float = 0.0
 
     @property
     def needed(self) -> int:
@@ -29,29 +27,32 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Context:
+class TilingRequest:
     """A call, the storages that lie near, and the bytes that its boxes may take."""
 
-    unit: Unit
+    group: FusionGroup
     call: Call
     near: Collection[str]
     room: int
     problems: dict[tuple[bool, str], Problem] = field(
         default_factory=dict, init=False, compare=False
     )
-    """What there is to choose, ahead or not, once it was asked for; see Tiler.problem."""
+    """What there is to choose, double-buffered or not, once it was asked for; see Tiler.problem."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A way to run a call: how far axes are split, outermost first, ahead or not, the kernel."""
+class ScheduleOverride:
+    """A way to run a call that is asked for: how far axes are split, outermost first, whether views
+    are double-buffered, the kernel."""
 
     split: tuple[tuple[str, int], ...]
-    ahead: bool
+    double_buffered: bool
     variant: str
 
     @staticmethod
-    def of(choice: Choice) -> Wish:
-        tiling = choice.tiling
+    def of(schedule: Schedule) -> ScheduleOverride:
+        tiling = schedule.tiling
         split = tuple((axis.name, axis.tile) for axis in tiling.axes) if tiling else ()
-        return Wish(split, tiling.ahead if tiling else True, choice.kernel.variant)
+        return ScheduleOverride(
+            split, tiling.double_buffered if tiling else True, schedule.kernel.variant
+        )

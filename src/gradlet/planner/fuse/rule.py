@@ -1,0 +1,124 @@
+"""What a fusion is: a rule that finds groups of nodes, and makes each of them a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.graph import OWN_SPACE, Graph, Node
+from gradlet.kernels.catalogue import MAY, Kernel, candidates, fetched, scratch_elements
+from gradlet.ops import OPS
+from gradlet.ops.base import Size
+from gradlet.planner.launch import Launch
+from gradlet.planner.model import Call
+from gradlet.targets.target import Target
+
+
+@dataclass(frozen=True)
+class FusionGroup:
+    """What one call computes. beside: nodes that are fused horizontally, which need nothing of what
+    the others make."""
+
+    nodes: tuple[Node, ...]
+    fusion: str = ""
+    beside: tuple[Node, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        made = {name for node in self.all_nodes for name in node.outputs}
+        return tuple(n for node in self.all_nodes for n in node.inputs if n not in made)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        inside = {name for node in self.all_nodes for name in node.inputs}
+        return tuple(n for node in self.all_nodes for n in node.outputs if n not in inside)
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        return (*self.nodes, *self.beside)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What the nodes behind the first one read besides what is made before them."""
+        made = {name for node in self.nodes for name in node.outputs}
+        return tuple(n for node in self.nodes[1:] for n in node.inputs if n not in made)
+
+    @property
+    def phase(self) -> str:
+        return self.nodes[0].phase
+
+
+@dataclass(frozen=True)
+class Lowerer:
+    """Makes calls of groups. variants: of kernels, by family; asked: by the name of a call."""
+
+    graph: Graph
+    target: Target
+    variants: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, str] = field(default_factory=dict)
+
+    def best(self, found: Sequence[Kernel], call: str = "") -> Kernel:
+        """The kernel that is asked for, else the last one."""
+        wanted = self.asked.get(call, self.variants.get(found[0].family))
+        return next((kernel for kernel in found if kernel.variant == wanted), found[-1])
+
+    def kernel(self, family: str, mode: str, epilogue: str, sizes: Mapping[str, Size]) -> Kernel:
+        return self.best(candidates(family, mode, epilogue, sizes, self.target.isa, "f32"))
+
+    def scratch(self, kernel: Kernel, sizes: Mapping[str, Size], name: str) -> str:
+        """The name of the scratch of a call, if it needs any."""
+        elements = scratch_elements(kernel, sizes, self.target.cores)
+        return f"{OWN_SPACE}scratch.{name}" if elements else ""
+
+    def single(
+        self,
+        group: FusionGroup,
+        epilogue: str = "",
+        *,
+        settings: Sequence[str] = (),
+        others: Sequence[str] = (),
+    ) -> Call:
+        """The launch of the group's first node, with what its store does. settings: of the
+        epilogue, its last operands; others: inputs of further launches."""
+        first, last = group.nodes[0], group.nodes[-1]
+        op = OPS[first.op]
+        lowering = op.lower(self.graph.site(first))
+        sizes, isa = lowering.sizes, self.target.isa
+        found = candidates(lowering.family, lowering.mode, epilogue, sizes, isa, "f32")
+        kernel = self.best([k for k in found if self._has_room(k, sizes)], last.name)
+        outputs = last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs))
+        beside = group.beside[-1].outputs if group.beside else ()
+        inputs = (*first.inputs, *[""] * (len(op.inputs) - len(first.inputs)), *settings)
+        begin = len(outputs) + len(beside)
+        places = (*enumerate(outputs), *enumerate(inputs, start=begin))
+        operands = tuple(place if name else None for place, name in places)
+        return Call(
+            last.name,
+            tuple(node.name for node in group.all_nodes),
+            group.fusion,
+            group.phase,
+            (*outputs, *beside),
+            (*inputs, *others),
+            (Launch(kernel, operands, (sizes,), repeat=lowering.repeat),),
+            self.scratch(kernel, sizes, last.name),
+            OPS[first.op].work(self.graph.site(first)).macs,
+        )
+
+    def _has_room(self, kernel: Kernel, sizes: Mapping[str, Size]) -> bool:
+        """A kernel that fetches its inputs needs the nearest memory for them."""
+        if not fetched(kernel, MAY):
+            return True
+        size = scratch_elements(kernel, sizes, self.target.cores) * DTYPES[kernel.dtype].bytes
+        return size <= self.target.room(self.target.memories[0])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A fusion. groups: finds what matches, for cores with these instruction sets. call: the
+    launches of such a group. tiles: whether its calls can run tile by tile."""
+
+    fusion: str
+    groups: Callable[[Graph, tuple[str, ...]], Iterable[FusionGroup]]
+    call: Callable[[Lowerer, FusionGroup], Call]
+    tiles: bool = True
