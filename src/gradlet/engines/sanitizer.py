@@ -121,7 +121,7 @@ class Sanitizer:
         """From now on this call runs, on all cores; the last of a step is followed by its answer,
         the loss. Of a tiled call this is the beginning, before any copy."""
         tiles = self.call.tiling if self.call else None
-        least = 1 if tiles is None else 2 if tiles.ahead else 3
+        least = 1 if tiles is None else 2 if tiles.double_buffered else 3
         self.leave()
         call = self.call = self.plan.calls[index]
         self.kernel = call.kernel
