@@ -103,7 +103,7 @@ def plan(
 def _draft(
     graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
 ) -> _Draft:
-    groups = ordered_groups(graph, fuse=options.fuse, whole=() if tiles else target.isa)
+    groups = ordered_groups(graph, target.isa, fuse=options.fuse, tiles=tiles)
     computing = [group for group in groups if not OPS[group.nodes[0].op].view]
     asked = {name: override.variant for name, override in options.overrides.items()}
     lower = Lowerer(graph, target, options.variants or {}, asked)

@@ -17,11 +17,12 @@ from gradlet.planner.views import view_sources
 
 
 def ordered_groups(
-    graph: Graph, *, fuse: bool = True, whole: tuple[str, ...] = ()
+    graph: Graph, isa: tuple[str, ...], *, fuse: bool = True, tiles: bool = False
 ) -> list[FusionGroup]:
-    """All groups in an order that respects every dependence and keeps the peak low. whole: for
-    cores with these instruction sets there are also fusions that cannot be cut into tiles."""
-    matches = [group for rule in RULES.values() for group in rule.groups(graph, whole) if fuse]
+    """All groups in an order that respects every dependence and keeps the peak low. isa: the
+    instruction sets of the cores. tiles: only fusions whose calls can be cut into tiles."""
+    rules = [rule for rule in RULES.values() if fuse and (rule.tiles or not tiles)]
+    matches = [group for rule in rules for group in rule.groups(graph, isa)]
     while True:
         groups = _partition(graph, matches)
         after = _dependences(graph, groups)
