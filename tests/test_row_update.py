@@ -46,6 +46,27 @@ def test_verifies_with_states_on_the_device(recipe: dict[str, Any], tmp_path: Pa
     assert verdict.bit_identical == {"host": True, "sim": True}
 
 
+class Twice(nn.Module):
+    """A weight whose rows some readers give a gradient of their own, and others do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(6, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.linear(x, self.w).tanh()
+        return nn.functional.linear(y[:, :4], self.w.reshape(3, 4)) + self.w.sum()
+
+
+def test_other_readers_of_the_weight(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    recipe = Recipe(update="w[2:6]", loss="mse")
+    options: dict[str, Any] = {"inputs": torch.randn(2, 2), "recipe": recipe, "target": "host"}
+    verdict = gradlet.verify(gradlet.build(Twice(), tmp_path / "p", **options), steps=2)
+    assert verdict.passed, verdict.first_wrong
+    assert "d_w.used" not in {row.name for row in verdict.tensors}
+
+
 @pytest.mark.parametrize("layer", ROWS)
 def test_rows_are_those_of_a_masked_gradient(layer: str, tmp_path: Path) -> None:
     """The module itself in float64: all gradients but those of the rows set to 0."""

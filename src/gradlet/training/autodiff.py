@@ -104,6 +104,7 @@ def _backward(
     parts: dict[str, list[str]] = {loss: [seed] for loss, seed in seeds.items()}
     grads: dict[str, str] = {}
     renames: dict[str, str] = {}
+    elsewhere: set[str] = set()  # a part of their gradient goes straight to the trained rows
     for node in reversed(forward):
         emit.module = node.module
         wanted = _wanted(node, needed)
@@ -112,6 +113,7 @@ def _backward(
         received = [_total(emit, output, parts, grads, renames) for output in node.outputs]
         site = Graph("", builder.tensors, (), (), ()).site(node)
         apart = rows.apart(site, wanted)
+        elsewhere.update(_slots(node)[slot] for slot in apart)
         whole = [slot for slot in wanted if slot not in apart]
         for slot, grad in OPS[node.op].vjp(emit, site, received, whole).items():
             parts.setdefault(_slots(node)[slot], []).append(grad)
@@ -124,6 +126,10 @@ def _backward(
     for loss, seed in seeds.items():
         renames.pop(seed, None)
         grads.pop(loss, None)
+    for name in elsewhere & grads.keys():  # what is known of it is no gradient of anything
+        rest = grads.pop(name)
+        if renames.get(rest) == f"d_{name}":
+            renames[rest] = f"d_{name}.rest"
     return _name_gradients(builder, grads, renames)
 
 
