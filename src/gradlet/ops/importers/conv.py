@@ -14,7 +14,7 @@ from gradlet.ops.lib.window import Sides, onnx_padding, same_padding, toml_paddi
 def _fold_padding(imp: Importer, x: str, sides: Sides) -> tuple[str, Sides]:
     """Take zeros that were put around the planes before into the convolution's own padding."""
     node = imp.producer(x)
-    if node is None or node.op != "pad" or len(imp.shape(x)) != 4:
+    if node is None or node.op != "pad" or len(imp.shape(x)) != 4 or node.attrs.get("value"):
         return x, sides
     inner = imp.shape(node.inputs[0])
     start, step = ints(node.attrs, "start"), ints(node.attrs, "step")
