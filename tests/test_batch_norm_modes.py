@@ -92,7 +92,7 @@ def test_what_the_user_hears() -> None:
     with pytest.raises(GradletError, match="--bn froze: batch norms can be train, frozen, recal"):
         gradlet.capture(Norms(), example(1), bn="froze")
     captured = gradlet.capture(Norms(), example(2))
-    with pytest.raises(GradletError, match=r"gradlet.frontends.capture\(..., bn='frozen'\)"):
+    with pytest.raises(GradletError, match=r"gradlet.capture\(..., bn='frozen'\)"):
         gradlet.training_graph(captured, Recipe(bn="frozen"))
 
 

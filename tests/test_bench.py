@@ -123,7 +123,7 @@ BAD = {
         "no output",
     ),
     "alignments": ((*CONV, "--step", "forward", "--alignments", "0"), "--alignments 0"),
-    "target": ((*CONV, "--step", "forward", "--target", "host"), "has none"),
+    "target": ((*CONV, "--step", "forward", "--target", "host"), "has one"),
     "cores": ((*CONV, "--step", "forward", "--cores", "99"), "between 1 and 16"),
     "nothing": (("gemm",), "Missing option"),
 }

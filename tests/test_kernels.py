@@ -31,7 +31,7 @@ Called = tuple[Job, dict[str, Any], list[Array]]
 """A job, its call, and what that left in the outputs."""
 
 
-PRODUCT = Kernel("gemm", "nn", "", "ref", "f32")
+PRODUCT, RELU = Kernel("gemm", "nn", "", "ref", "f32"), Kernel("unary", "relu", "", "ref", "f32")
 """What the tests of the comparison itself take."""
 
 
@@ -40,7 +40,7 @@ def asked(request: pytest.FixtureRequest) -> list[Kernel]:
     """The kernels whose tests run."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     wanted = {item.callspec.params.get("kernel") for item in items if hasattr(item, "callspec")}
-    return [kernel for kernel in ALL if kernel in {PRODUCT, *wanted}]
+    return [kernel for kernel in ALL if kernel in {PRODUCT, RELU, *wanted}]
 
 
 @pytest.fixture(scope="session")
@@ -286,7 +286,7 @@ def test_a_wrong_kernel_is_caught(library: Path, tmp_path: Path) -> None:
 
 
 def test_a_write_outside_an_operand_is_caught(library: Path, tmp_path: Path) -> None:
-    kernel = Kernel("unary", "relu", "", "ref", "f32")
+    kernel = RELU
     job = jobs_by_mode()["unary", "relu"][1]
     plan = c_call(kernel, job, [0])
     plan["sizes"][0] += 1

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import gradlet
 from gradlet.engines import host, sim
+from gradlet.frontends.passes.guard import guarded
 from gradlet.frontends.torch.program import capture_module
 from gradlet.ops import OPS
 from tests.capture.onnx_models import build_model, capture, make, random
@@ -145,7 +146,7 @@ def test_only_what_comes_at_run_time_is_guarded() -> None:
     known = capture_module(Calls(WAYS["index_two"], (3, 5)), torch.randn(2, 6), name="m")
     sorted_out = capture_module(Calls(WAYS["topk_places"], (3, 5)), torch.randn(2, 6), name="m")
     for graph in (known, sorted_out):
-        assert gradlet.guard.guarded(graph) is graph
+        assert guarded(graph) is graph
 
 
 @pytest.mark.parametrize("op", ["GatherElements", "GatherND", "ScatterElements", "ScatterND"])

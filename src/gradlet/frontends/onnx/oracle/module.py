@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradlet.frontends.onnx.oracle import (
-    recurrent,  # noqa: F401 (tables)
-)
+from gradlet.frontends.onnx.oracle import elements, layers, moves, recurrent  # noqa: F401 (tables)
 from gradlet.frontends.onnx.oracle.agreement import RANDOM, differenced, evaluated, widened
 from gradlet.frontends.onnx.oracle.base import TABLE, NotWritten, Operator
 from gradlet.frontends.recording_modes import Refused
