@@ -84,6 +84,7 @@ SEES_ONE_TIME = {"gru_in_reverse": {"gru.weight_hh_l0_reverse"}}
 """Weights of a state that is 0: of the way back, the last output has seen one time only."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_parameter_of_a_model_learns(name: str) -> None:
     """A gradient that is 0 shows nothing of the rules that lead to it."""
@@ -96,6 +97,7 @@ def test_every_parameter_of_a_model_learns(name: str) -> None:
     assert idle == SEES_ONE_TIME.get(name, set())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_model_verifies(name: str, tmp_path: Path) -> None:
     loss = "mse" if name in ("tied", "single_neuron") else "cross_entropy"
@@ -113,6 +115,7 @@ LOSSES = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options", LOSSES, ids=lambda options: "-".join(map(str, options.values()))
 )

@@ -96,6 +96,7 @@ def test_the_checker_finds(change: Callable[[Call], Call]) -> None:
         check_plan(replace(made, calls=calls))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("memory", ["64k", "11k"])
 def test_it_trains_as_torch_does(memory: str, tmp_path: Path) -> None:
     module, x = network()

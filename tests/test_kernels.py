@@ -257,6 +257,7 @@ def test_a_portable_reference_exists_for_every_mode() -> None:
                 assert catalogue.variant_of(kernel).isa == "c"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tool", compiler.available(), ids=lambda tool: tool.name)
 def test_every_kernel_compiles_without_a_warning(tool: Any, tmp_path: Path) -> None:
     sources = []

@@ -119,6 +119,7 @@ def test_recipes_in_hwc(options: dict[str, Any]) -> None:
     assert_same_training(*both(captured_model("unet"), Recipe(lr=0.02, **options)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(zoo.models()))
 def test_zoo_in_hwc(name: str, tmp_path: Path) -> None:
     captured = gradlet.capture(f"zoo:{name}", batch=1)

@@ -142,6 +142,7 @@ def test_the_checker_finds(fault: str, lenet: Plan) -> None:
         check_plan(change(lenet))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("fuse", [True, False])

@@ -167,6 +167,7 @@ def test_the_checker_finds(split: Plan, change: Callable[[Call], Call]) -> None:
         check_plan(replace(split, calls=calls))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("l1", ["64k", "12k"])
 @pytest.mark.parametrize("layout", ["chw", "hwc"])

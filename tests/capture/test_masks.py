@@ -151,6 +151,7 @@ def models() -> dict[str, tuple[nn.Module, Tensor]]:
     return {"tokens": (Tokens(), ids), "gated": (Gated(), torch.randn(4, 2, 9, 9))}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "layout"), [("tokens", "chw"), ("gated", "chw"), ("gated", "hwc")]
 )

@@ -117,6 +117,7 @@ EXPORTED = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "exporter"), EXPORTED)
 def test_exported_models(name: str, exporter: str, tmp_path: Path) -> None:
     """Norms, functions, recurrent layers whose weights lie otherwise in the program."""
@@ -125,6 +126,7 @@ def test_exported_models(name: str, exporter: str, tmp_path: Path) -> None:
     assert_same(*recorded(path, batch=None))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 def test_maps_in_both_layouts(layout: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

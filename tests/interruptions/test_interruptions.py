@@ -10,6 +10,7 @@ from pathlib import Path
 SAMPLE = ("build over an earlier project", "memory --csv --svg")
 
 
+@pytest.mark.thorough
 def test_a_sample_of_interruptions(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     command = [sys.executable, "-m", "tests.interruptions", "--most", "3", "--json", str(found)]

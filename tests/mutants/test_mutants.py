@@ -16,6 +16,7 @@ from tests.mutants.sites import Site, sites
 from tests.mutants.trial import change_of, steady
 
 
+@pytest.mark.thorough
 def test_a_sample_of_faults_is_seen(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     command = [sys.executable, "-m", "tests.mutants", "--count", "5", "--jobs", "1"]
@@ -65,6 +66,7 @@ def test_what_rounding_moves_tells_nothing() -> None:
     assert steady(values, twin).keys() == {"w"}
 
 
+@pytest.mark.thorough
 def test_a_campaign_goes_on_and_tries_again_what_nobody_saw(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     command = [sys.executable, "-m", "tests.mutants", "--jobs", "1", "--json", str(found)]

@@ -26,6 +26,7 @@ SIZES: dict[str, dict[str, Any]] = {
 CASES = [(name, cores) for name in zoo.models() for cores in CORES.get(name, (1, 2, 4, 8))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "cores"), CASES)
 def test_zoo(name: str, cores: int, tmp_path: Path) -> None:
     graph = zoo_graph(name)

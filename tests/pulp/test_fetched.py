@@ -48,6 +48,7 @@ def fetching(planned: Plan) -> dict[str, tuple[str, ...]]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 @pytest.mark.parametrize("l1", ["24k", "40k"])
 def test_they_train_as_pytorch_does(layout: str, l1: str, tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def deepest(elf: bytes, config: SimConfig, limit: int = 0) -> list[int]:
     return used
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "l1", "cores", "layout"),
     [

@@ -24,6 +24,7 @@ def plans() -> dict[int, Plan]:
     return {**planned, **{seed: tight(seed, plan=gradlet.plan) for seed in RUN}}
 
 
+@pytest.mark.thorough
 def test_they_differ_in_all_respects(plans: dict[int, Plan]) -> None:
     """What is drawn below is worth the name."""
     found = plans.values()
@@ -48,6 +49,7 @@ def test_plans_are_sound_and_fit(plans: dict[int, Plan]) -> None:
         assert Plan.loads(planned.dumps()) == planned
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", RUN)
 def test_they_train_as_pytorch_does(seed: int, plans: dict[int, Plan], tmp_path: Path) -> None:
     project = gradlet.emit(plans[seed], tmp_path / "p")

@@ -22,6 +22,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
 def test_parts_of_a_model(update: str, tmp_path: Path) -> None:
     graph = model_graph("lenet", update=update, momentum=0.9)
@@ -32,6 +33,7 @@ def test_parts_of_a_model(update: str, tmp_path: Path) -> None:
     assert all(verdict.bit_identical.values())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recipe", [{"accumulate": 2}, {"optimizer": "adam", "clip_norm": 0.5}])
 @pytest.mark.parametrize("buffers", ["double", "single"])
 def test_modes_of_buffers(buffers: str, recipe: dict[str, Any], tmp_path: Path) -> None:
@@ -54,6 +56,7 @@ def test_zoo_in_32k(name: str, tmp_path: Path) -> None:
     assert all(verdict.bit_identical.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 def test_rare_convolutions(layout: str, tmp_path: Path) -> None:
     """Groups, wide kernels, several images: the long way through each kernel, deep in the stack."""

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gradlet.sim import build
 from gradlet.support import compiler as compilers
 from tests.sim.support import CALIBRATION, PROGRAMS, assemble
@@ -59,10 +61,12 @@ def test_fuzz() -> None:
     assert "faults" in run(["fuzz_worker.py", "1", str(ROUNDS)], {}, 300)
 
 
+@pytest.mark.thorough
 def test_fuzz_under_sanitizers() -> None:
     assert "faults" in run(["fuzz_worker.py", "2", str(ROUNDS)], sanitizer_environment(), 600)
 
 
+@pytest.mark.thorough
 def test_real_programs_under_sanitizers() -> None:
     names = [
         "fp16_simd",
