@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SAMPLE = ("build over an earlier project", "memory --csv --svg")
 
 
