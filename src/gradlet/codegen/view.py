@@ -22,7 +22,7 @@ from gradlet.planner.model import FAR, KINDS, NEAR, Call, Plan
 from gradlet.planner.parts import parts
 from gradlet.runtime import headers, startup
 from gradlet.support.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
-from gradlet.targets.target import simulator_options
+from gradlet.targets.target import Target, simulator_options
 
 
 def node_op(nodes: Mapping[str, Node], call: Call) -> str:
@@ -53,25 +53,9 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "model": comment(graph.name),
         "prefix": plan.prefix,
         "PREFIX": plan.prefix.upper(),
-        "target_name": plan.target.name,
-        "cores": plan.target.cores,
-        "port": plan.target.port,
-        "port_headers": headers(plan.target.port),
-        "stack": plan.target.stack,
-        "flags": plan.target.flags,
-        "base_flags": BASE,
-        "host_flags": HOST_ONLY,
-        "device_flags": DEVICE_ONLY,
-        "quick": QUICK,
-        "startup": [f"{plan.target.port}/{name}" for name in startup(plan.target.port)],
-        "gvsoc": plan.target.gvsoc,
-        "memories": plan.target.memories,
-        "machine": dict(plan.target.machine),
-        "sim_options": " ".join(simulator_options(plan.target)) if plan.target.machine else "",
+        **_of_target(plan.target),
         "level": plan.level.name,
         "sizes_level": plan.sizes_level.name,
-        "near_level": plan.target.memories[0].name,
-        "home_level": plan.target.home.name,
         "most_windows": plan.most_windows,
         "align": plan.level.align,
         "batch": graph.batch,
@@ -100,6 +84,29 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "arenas": list(arenas(plan)),
         **{f"{k}_bytes": sum(map(plan.region_bytes, (k, NEAR + k, FAR + k))) for k in KINDS},
         **_golden_view(plan, expected, tensors),
+    }
+
+
+def _of_target(target: Target) -> dict[str, Any]:
+    """The device, and how programs for it are compiled."""
+    return {
+        "target_name": target.name,
+        "cores": target.cores,
+        "port": target.port,
+        "port_headers": headers(target.port),
+        "stack": target.stack,
+        "flags": target.flags,
+        "base_flags": BASE,
+        "host_flags": HOST_ONLY,
+        "device_flags": DEVICE_ONLY,
+        "quick": QUICK,
+        "startup": [f"{target.port}/{name}" for name in startup(target.port)],
+        "gvsoc": target.gvsoc,
+        "memories": target.memories,
+        "near_level": target.memories[0].name,
+        "home_level": target.home.name,
+        "machine": dict(target.machine),
+        "sim_options": " ".join(simulator_options(target)) if target.machine else "",
     }
 
 

@@ -161,9 +161,8 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
         error *= DTYPES[tensor.dtype].unit_roundoff
         np.add(error, DTYPES[tensor.dtype].smallest, out=error, where=nonzero)
         error *= growth
-        reach = (
-            result if len(operands) == 2 else magnitude
-        )  # of two numbers there is no part result
+        # of two numbers there is no part result
+        reach = result if len(operands) == 2 else magnitude
         if op.counts and _short((*operands, *_numbers(site)), reach):
             error[_in_float32(np.atleast_1d(result))] = 0.0
         with np.errstate(over="ignore"):  # what float32 cannot hold is told by the values

@@ -1,4 +1,4 @@
-/* The inner loops of disturbed runs (reference.py, tolerance.py): one pass over each tensor where
+/* The inner loops of disturbed runs (interpreter.py, tolerance.py): one pass over each tensor where
  * numpy takes twenty. Both make the same bits; a test holds that. */
 #include <stddef.h>
 #include <stdint.h>

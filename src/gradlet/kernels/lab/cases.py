@@ -14,7 +14,7 @@ from gradlet.ir.graph import Array, Attrs
 from gradlet.ir.recipe import Recipe
 from gradlet.kernels.catalogue import epilogues, families, updates
 from gradlet.ops import OPS
-from gradlet.ops.base import ShapeError
+from gradlet.ops.base import ShapeError, ints
 from gradlet.ops.conv import conv_sizes
 from gradlet.ops.learning.optimizer import update_op
 from gradlet.ops.lib.channels import LAYOUTS as MAPS
@@ -103,12 +103,8 @@ def conv2d(
     _positive(**{"out-channels": channels, "groups": groups, "batch": batch})
     _positive(kernel=min(kernel), stride=min(stride), dilation=min(dilation))
     _known_step(step)
-    if layout not in MAPS:
-        raise GradletError(f"--layout {layout}: there are {', '.join(MAPS)}")
-    if shape[0] % groups or channels % groups:
-        raise GradletError(
-            f"{shape[0]} input and {channels} output channels cannot be split into {groups} groups"
-        )
+    _known_layout(layout)
+    _divisible(shape[0], channels, groups)
     attrs: Attrs = {
         "stride": stride,
         "padding": padding,
@@ -129,10 +125,9 @@ def conv2d(
     macs = int(np.prod(made)) * int(np.prod(w.shape[1:]))
     b, dy = random(channels), random(*made)
     sums = {"forward": w[0].size + 1, "input_grad": w[:, 0].size, "weight_grad": dy[:, 0].size}
-    offset = b[:, None, None]
+    offset = b if channels_last(attrs) else b[:, None, None]
     if channels_last(attrs):
         x, w, dy = (np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, w, dy))
-        offset = b
     op, operands = {
         "forward": ("conv2d", (x, w, b)),
         "input_grad": ("conv2d_input_grad", (dy, w)),
@@ -145,14 +140,24 @@ def conv2d(
     if step == "forward" and update == "sum":
         operands = (x, w, None)
         value, size = value - offset, size - np.abs(offset)
-    label = (
-        f"conv2d {'x'.join(map(str, shape))} -> {channels}, kernel {kernel[0]}x{kernel[1]}, "
-        f"stride {stride[0]}x{stride[1]}, groups {groups}, batch {batch}, {step}"
-    )
-    if max(dilation) > 1:
-        label += f", dilation {dilation[0]}x{dilation[1]}"
+    across = {name: "x".join(map(str, ints(attrs, name))) for name in ("kernel", "stride")}
+    label = f"conv2d {'x'.join(map(str, shape))} -> {channels}, kernel {across['kernel']}, "
+    label += f"stride {across['stride']}, groups {groups}, batch {batch}, {step}"
+    label += f", dilation {dilation[0]}x{dilation[1]}" if max(dilation) > 1 else ""
     mode = f"{step}_hwc" if channels_last(attrs) else step
     return _case(label, "conv2d", mode, update, sizes, operands, macs, value, size, sums[step])
+
+
+def _known_layout(layout: str) -> None:
+    if layout not in MAPS:
+        raise GradletError(f"--layout {layout}: there are {', '.join(MAPS)}")
+
+
+def _divisible(inputs: int, outputs: int, groups: int) -> None:
+    if inputs % groups or outputs % groups:
+        raise GradletError(
+            f"{inputs} input and {outputs} output channels cannot be split into {groups} groups"
+        )
 
 
 def _case(

@@ -258,11 +258,17 @@ class Trial(Paused):
             own = [*words, *([step] if stepped else []), at_sizes]
             self.machine.write(self.place("gl_trial"), np.array(own, np.uint32).tobytes())
             outcome = self._run(list(zip(at_outputs, outputs, strict=True)))
+        self._withdraw(granted, copied)
+        return outcome
+
+    def _withdraw(
+        self, granted: Sequence[tuple[int, int]], copied: Sequence[tuple[int, int]]
+    ) -> None:
+        """What one call might touch, the next one may not."""
         for address, size in granted:
             self.machine.watch(address, size, read=False, write=False, initialised=True)
         for address, size in copied:
             self.machine.watch_dma(address, size, read=False, write=False)
-        return outcome
 
     def _run(self, results: list[tuple[int, Array | None]]) -> Outcome:
         if self.sanitize:

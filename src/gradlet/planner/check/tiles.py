@@ -1,4 +1,4 @@
-"""Replays the tiles of a call over the shadow memory of check.py, copy by copy.
+"""Replays the tiles of a call over the shadow memory of replay.py, copy by copy.
 
 Every word remembers which element of which value it holds. A tile must find the elements of its
 boxes in its slots; what is copied while a tile computes must not touch what that tile uses, in

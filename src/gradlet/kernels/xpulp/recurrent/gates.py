@@ -1,6 +1,6 @@
 """The gates of a recurrent unit and what comes out of them, unit by unit, in one function.
 
-Sigmoid and tanh are routines within it, as the caches of code are small; they are as in curves.py.
+Sigmoid and tanh are routines within it, as the caches of code are small (see sigmoids.py).
 Operands with gates move on from gate to gate, and from the last one back to the next unit's first.
 There are as many registers as the processor has, so some constants are made where they are used.
 """
