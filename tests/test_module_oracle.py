@@ -20,7 +20,7 @@ from gradlet.frontends.recording import record
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
-from gradlet.ops.base import TORCH
+from gradlet.ops.importer import TORCH
 from gradlet.oracle import recording as module_recorded
 from gradlet.oracle.interpreter import run_reference
 from gradlet.oracle.recording import FILE, Recording

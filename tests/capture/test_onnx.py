@@ -16,7 +16,7 @@ from gradlet.frontends.onnx.file import module_path
 from gradlet.frontends.onnx.model import capture_onnx
 from gradlet.ir.graph import Graph
 from gradlet.ops import ONNX
-from gradlet.ops.base import Call, Importer
+from gradlet.ops.importer import Call, Importer
 from gradlet.oracle.interpreter import evaluate
 from tests.capture.onnx_models import OPSETS, build_model, capture, make, random, relu
 

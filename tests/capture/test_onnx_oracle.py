@@ -24,7 +24,7 @@ from gradlet.frontends.recording_modes import Refused
 from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
-from gradlet.ops.base import ONNX
+from gradlet.ops.importer import ONNX
 from gradlet.oracle.interpreter import run_reference
 from gradlet.oracle.recording import Recording, digest
 from tests.capture.onnx_models import build_model, make, random

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    from_onnx,
-    from_toml,
-    from_torch,
-    register,
-)
+from gradlet.ops.base import Axis, Emitter, Gradients, Lowering, Names, Op, ShapeError, register
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import same_index_axes
 
 
@@ -36,9 +23,7 @@ class Relu(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.maximum(ins[0], 0),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("relu_grad", [grads[0], site.node.outputs[0]])}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:

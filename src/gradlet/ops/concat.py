@@ -10,19 +10,17 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
+    Gradients,
     Lowering,
+    Names,
     Op,
     ShapeError,
     Span,
-    from_onnx,
-    from_toml,
-    from_torch,
     integer,
     register,
 )
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 
 MOST = 4  # operands of one node; more are joined in groups
 
@@ -45,9 +43,7 @@ class Concat(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.concatenate(ins, axis=integer(attrs, "axis")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         axis, begin, result = integer(site.attrs, "axis"), 0, {}
         for slot, tensor in zip("abcd", site.ins, strict=False):
             start = tuple(begin if dim == axis else 0 for dim in range(len(tensor.shape)))

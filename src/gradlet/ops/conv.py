@@ -8,7 +8,7 @@ maps are [N, H, W, C] and weights [O, KH, KW, C/groups].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -18,7 +18,9 @@ from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
     Emitter,
+    Gradients,
     Lowering,
+    Names,
     ShapeError,
     Span,
     Work,
@@ -154,9 +156,7 @@ class Conv2d(ConvOp):
         y = y + ins[2][:, None, None] if len(ins) == 3 else y
         return (without_height(y, attrs),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         x, w = site.node.inputs[:2]
         result = {}
         if "x" in wanted:

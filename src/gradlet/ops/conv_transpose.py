@@ -8,18 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradlet.ir.graph import Attrs, Shape, Site
-from gradlet.ops.base import (
-    Call,
-    Emitter,
-    Importer,
-    ShapeError,
-    from_onnx,
-    from_torch,
-    integer,
-    ints,
-    register,
-)
+from gradlet.ops.base import Emitter, Gradients, Names, ShapeError, integer, ints, register
 from gradlet.ops.conv import Conv2dInputGrad
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.volumes import transposed_volume
 from gradlet.ops.lib.channels import spatial
 from gradlet.ops.lib.line import batched, lifted, planes
@@ -53,9 +44,7 @@ class ConvTranspose(Conv2dInputGrad):
             raise ShapeError("output padding must be smaller than the stride")
         return super().chw_shape(attrs, *ins)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         x, w = site.node.inputs
         attrs = {key: value for key, value in site.attrs.items() if key != "size"}
         result = {}

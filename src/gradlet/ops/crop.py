@@ -8,21 +8,21 @@ import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
+    Arrays,
     Axis,
-    Call,
     Emitter,
-    Importer,
+    Gradients,
     Lowering,
+    Names,
     Op,
     ShapeError,
     Size,
     Span,
-    from_onnx,
-    from_torch,
     ints,
     register,
 )
 from gradlet.ops.flip import flipped
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.lib.pointwise import merge, padded, row_major
 from gradlet.ops.lib.tiling import Box, tile_shape
 
@@ -67,9 +67,7 @@ class Slice(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0][_index(attrs, ints(attrs, "size"))],)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {"start": site.attrs["start"], "step": site.attrs["step"]}
         return {"x": emit.add("pad", [grads[0]], {**attrs, "size": site.ins[0].shape})}
 
@@ -121,15 +119,11 @@ class Pad(Op):
         result[_index(attrs, ins[0].shape)] = ins[0]
         return (result,)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """The operand is copied; the number around it may be rounded."""
         return self.reference(attrs, np.zeros_like(ins[0]))
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {"start": site.attrs["start"], "step": site.attrs["step"]}
         return {"x": emit.add("slice", [grads[0]], {**attrs, "size": site.ins[0].shape})}
 

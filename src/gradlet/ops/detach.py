@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Call, Emitter, Importer, Lowering, Op, Size, from_torch, register
+from gradlet.ops.base import Axis, Emitter, Gradients, Lowering, Names, Op, Size, register
+from gradlet.ops.importer import Call, Importer, from_torch
 from gradlet.ops.lib.pointwise import padded, same_index_axes
 
 
@@ -24,9 +23,7 @@ class Detach(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0],)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -10,18 +9,8 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    from_onnx,
-    from_toml,
-    from_torch,
-    register,
-)
+from gradlet.ops.base import Arrays, Axis, Emitter, Gradients, Lowering, Names, Op, register
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 
 
@@ -55,9 +44,7 @@ class Binary(Op):
         """The gradient of one operand, as large as the result."""
         raise GradletError(f"{self.name} cannot be differentiated")
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         shapes = {"a": site.ins[0].shape, "b": site.ins[1].shape}
         return {
             slot: reduce_to(emit, self.partial(emit, site, grads[0], slot), shapes[slot])
@@ -84,9 +71,7 @@ class Sub(Binary):
     compute = np.subtract
     spelling = "{} - {}"
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         return (np.abs(ins[0]) + np.abs(ins[1]),)
 
     def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:

@@ -11,19 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    Span,
-    from_onnx,
-    from_torch,
-    ints,
-    register,
-)
+from gradlet.ops.base import Axis, Emitter, Gradients, Lowering, Names, Op, Span, ints, register
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.reduce import keepdims, onnx_axes, reduced_shape, reduction_sizes
 
 
@@ -54,9 +43,7 @@ class Max(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.asarray(ins[0].max(axis=ints(attrs, "axes"))),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("max_grad", [grads[0], site.node.inputs[0]], site.attrs)}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:

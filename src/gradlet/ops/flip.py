@@ -9,17 +9,17 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
+    Gradients,
     Lowering,
+    Names,
     Op,
     ShapeError,
     Span,
-    from_torch,
     ints,
     register,
 )
+from gradlet.ops.importer import Call, Importer, from_torch
 from gradlet.ops.lib.pointwise import merge, padded, row_major
 
 
@@ -38,9 +38,7 @@ class Flip(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.flip(ins[0], ints(attrs, "axes")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("flip", [grads[0]], site.attrs)}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:

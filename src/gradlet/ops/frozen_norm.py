@@ -7,7 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, number, register
+from gradlet.ops.base import (
+    Arrays,
+    Axis,
+    Emitter,
+    Gradients,
+    Lowering,
+    Names,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    number,
+    register,
+)
 from gradlet.ops.elementwise import reduce_to
 from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last
 from gradlet.ops.lib.pointwise import same_index_axes
@@ -54,15 +67,11 @@ class FrozenNorm(MapOp):
         y = y * affine[0] if affine else y
         return (y + affine[1] if len(affine) > 1 else y,)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         x, mean, var, *affine = (np.abs(value) for value in ins)
         return self.reference(attrs, x, -mean, var, *affine)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         (grad,), result = grads, {}
         x, mean, var, *affine = site.node.inputs
         if "w" in wanted:
@@ -141,15 +150,11 @@ class Blend(Op):
         keep, take = _shares(attrs)
         return (keep * ins[0] + take * ins[1],)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         keep, take = _shares(attrs)
         return (np.abs(keep * ins[0]) + np.abs(take * ins[1]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         shares = dict(zip(("old", "new"), _shares(site.attrs), strict=True))
         return {
             slot: emit.add("affine", [grads[0]], {"slope": shares[slot], "offset": 0.0})

@@ -7,12 +7,21 @@ on the way back the gradient stops there, whatever it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, integer, register
+from gradlet.ops.base import (
+    Axis,
+    Emitter,
+    Gradients,
+    Lowering,
+    Names,
+    Op,
+    ShapeError,
+    Work,
+    integer,
+    register,
+)
 from gradlet.ops.lib.pointwise import same_index_axes
 
 
@@ -44,9 +53,7 @@ class IndexFault(Op):
         bad = not inside.all() or (len(ins) == 2 and bool(np.isnan(ins[1][0])))
         return (np.full(1, np.nan if bad else 0.0),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
@@ -79,9 +86,7 @@ class Guard(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.where(np.isnan(ins[1][0]), np.nan, ins[0]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("guard_grad", [grads[0], site.node.inputs[1]])}
 
     def work(self, site: Site) -> Work:

@@ -6,12 +6,20 @@ Only what looks something up holds integers; a front end converts where it has t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, integer, register
+from gradlet.ops.base import (
+    Axis,
+    Emitter,
+    Gradients,
+    Lowering,
+    Names,
+    Op,
+    ShapeError,
+    integer,
+    register,
+)
 from gradlet.ops.lib.pointwise import (
     broadcast,
     broadcast_axes,
@@ -31,9 +39,7 @@ class _Integers(Op):
     exact = True
     stops = True
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {}
 
 

@@ -8,14 +8,26 @@ The C expressions stand in the template of the `map` family, under the same name
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, number, register
+from gradlet.ops.base import (
+    Arrays,
+    Axis,
+    Emitter,
+    Gradients,
+    Lowering,
+    Names,
+    Op,
+    ShapeError,
+    Work,
+    number,
+    register,
+)
 from gradlet.ops.lib.pointwise import same_index_axes
 
 Formula = Callable[[Array, float, float], Array]
@@ -70,15 +82,11 @@ class _Forward(_Map):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (self.row.value(ins[0], *_numbers(self.row, attrs)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         size = self.row.value_size
         return (size(ins[0], *_numbers(self.row, attrs)),) if size else results
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         if self.row.flat:
             return {"x": emit.add("affine", [grads[0]], {"slope": 0.0, "offset": 0.0})}
         if self.row.straight:
@@ -107,9 +115,7 @@ class _Gradient(_Map):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0] * self.row.slope(ins[1], *_numbers(self.row, attrs)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         size = self.row.slope_size
         return (ins[0] * size(ins[1], *_numbers(self.row, attrs)),) if size else results
 

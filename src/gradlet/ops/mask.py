@@ -6,24 +6,14 @@ left of its exponential, and so far from the end of the range that sums and scal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    from_torch,
-    number,
-    register,
-)
+from gradlet.ops.base import Arrays, Axis, Emitter, Gradients, Lowering, Names, Op, number, register
 from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.importer import Call, Importer, from_torch
 from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 
 BLOCKED = -(2.0**100)
@@ -43,17 +33,13 @@ class MaskedFill(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.where(_replaced(attrs, ins[1]), number(attrs, "value"), ins[0]),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """x is copied; the number is rounded, unless float32 has it."""
         value = number(attrs, "value")
         inexact = value if value != float(np.float32(value)) else 0.0
         return (np.where(_replaced(attrs, ins[1]), inexact, np.zeros_like(results[0])),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {**site.attrs, "value": 0.0}
         passed = emit.add("masked_fill", [grads[0], site.node.inputs[1]], attrs)
         return {"x": reduce_to(emit, passed, site.ins[0].shape)}

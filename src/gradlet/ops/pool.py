@@ -7,7 +7,7 @@ reach beyond the padding; a mean never counts that. `divisor` replaces the count
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,9 @@ from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
     Emitter,
+    Gradients,
     Lowering,
+    Names,
     ShapeError,
     Span,
     Work,
@@ -116,9 +118,7 @@ class MaxPool2d(MapOp):
     def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (_slide(attrs).windows(ins[0], fill=-np.inf).max(axis=(4, 5)),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("max_pool2d_grad", [grads[0], site.node.inputs[0]], site.attrs)}
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
@@ -219,9 +219,7 @@ class AvgPool2d(MapOp):
         total = _slide(attrs).windows(ins[0]).sum(axis=(4, 5))
         return (total / _divisors(attrs, *ins[0].shape[2:]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {**site.attrs, "size": spatial(site.attrs, site.ins[0].shape)}
         return {"x": emit.add("avg_pool2d_grad", [grads[0]], attrs)}
 

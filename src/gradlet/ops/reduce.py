@@ -10,20 +10,19 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
+    Gradients,
     Lowering,
+    Names,
     Op,
     ShapeError,
     Span,
     Work,
-    from_onnx,
-    from_torch,
     ints,
     register,
 )
 from gradlet.ops.elementwise import affine, reduce_to
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.pool import global_average
 from gradlet.ops.lib.pointwise import (
     broadcast,
@@ -70,9 +69,7 @@ class Sum(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.asarray(ins[0].sum(axis=ints(attrs, "axes"))),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         full, axes = site.ins[0].shape, ints(site.attrs, "axes")
         kept = tuple(1 if dim in axes else n for dim, n in enumerate(full))
         column = emit.add("reshape", [grads[0]], {"shape": kept})
@@ -115,9 +112,7 @@ class Expand(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.broadcast_to(ins[0], ints(attrs, "shape")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": reduce_to(emit, grads[0], site.ins[0].shape)}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:

@@ -16,18 +16,17 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
+    Gradients,
     Lowering,
+    Names,
     ShapeError,
     Span,
     Work,
-    from_onnx,
-    from_torch,
     ints,
     register,
 )
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.resize import Rule, resized
 from gradlet.ops.lib.channels import MapOp, spatial
 from gradlet.ops.lib.line import batched
@@ -109,9 +108,7 @@ class Resample2d(MapOp):
         rows, columns = _matrices(attrs, ins[0].shape[2:], ints(attrs, "size"))
         return (rows @ ins[0] @ columns.T,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {**site.attrs, "size": spatial(site.attrs, site.ins[0].shape)}
         return {"x": emit.add("resample2d_grad", [grads[0]], attrs)}
 

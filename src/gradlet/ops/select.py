@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    from_onnx,
-    from_torch,
-    register,
-)
+from gradlet.ops.base import Axis, Emitter, Gradients, Lowering, Names, Op, register
 from gradlet.ops.compare import LARGEST, compared, truth
 from gradlet.ops.elementwise import operand, reduce_to
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
 from gradlet.ops.mask import choose, fill, storable, uniform
 
@@ -42,9 +32,7 @@ class Select(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.where(ins[0] > 0, ins[1], ins[2]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         found = {}
         for slot, tensor in zip(("a", "b"), site.ins[1:], strict=True):
             if slot in wanted:

@@ -9,20 +9,18 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
+    Gradients,
     Lowering,
+    Names,
     Op,
     ShapeError,
     Size,
     Span,
-    from_onnx,
-    from_toml,
-    from_torch,
     ints,
     register,
 )
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import MAX_RANK, merge, padded, row_major
 from gradlet.ops.lib.tiling import Box, tile_shape
 
@@ -48,9 +46,7 @@ class Reshape(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0].reshape(ints(attrs, "shape")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("reshape", [grads[0]], {"shape": site.ins[0].shape})}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
@@ -88,9 +84,7 @@ class Transpose(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0].transpose(ints(attrs, "axes")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         inverse = tuple(int(axis) for axis in np.argsort(ints(site.attrs, "axes")))
         return {"x": emit.add("transpose", [grads[0]], {"axes": inverse})}
 

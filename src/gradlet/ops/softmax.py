@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
+    Arrays,
     Axis,
-    Call,
     Emitter,
-    Importer,
+    Gradients,
     Lowering,
+    Names,
     Op,
     ShapeError,
     Work,
-    from_onnx,
-    from_toml,
-    from_torch,
     integer,
     register,
 )
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import same_index_axes
 
 
@@ -55,9 +52,7 @@ class _Forward(_Softmax):
     inputs = ("x",)
     overwrites = ("x",)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add(f"{self.name}_grad", [grads[0], site.node.outputs[0]], site.attrs)}
 
 
@@ -76,9 +71,7 @@ class Softmax(_Forward):
         shifted = np.exp(ins[0] - ins[0].max(axis=axis, keepdims=True))
         return (shifted / shifted.sum(axis=axis, keepdims=True),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """What the difference to the largest loses becomes a relative error."""
         top = ins[0].max(axis=integer(attrs, "axis"), keepdims=True)
         return (results[0] * (1 + np.abs(ins[0] - top)),)
@@ -95,9 +88,7 @@ class SoftmaxGrad(_Gradient):
         dy, y = ins
         return (y * (dy - (dy * y).sum(axis=integer(attrs, "axis"), keepdims=True)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         dy, y = np.abs(ins[0]), ins[1]
         return (y * (dy + (dy * y).sum(axis=integer(attrs, "axis"), keepdims=True)),)
 
@@ -111,9 +102,7 @@ class LogSoftmax(_Forward):
         shifted = ins[0] - ins[0].max(axis=axis, keepdims=True)
         return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """The logarithm of the sum is at least 0 and has the error of a sum near 1."""
         return (np.abs(results[0]) + 1,)
 
@@ -129,9 +118,7 @@ class LogSoftmaxGrad(_Gradient):
         dy, y = ins
         return (dy - np.exp(y) * dy.sum(axis=integer(attrs, "axis"), keepdims=True),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         dy, y = np.abs(ins[0]), ins[1]
         return (dy + np.exp(y) * dy.sum(axis=integer(attrs, "axis"), keepdims=True),)
 

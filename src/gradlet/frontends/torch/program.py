@@ -25,7 +25,7 @@ from gradlet.frontends.torch.wide import WideImporter, written
 from gradlet.frontends.user_code import check_module
 from gradlet.ir.builder import MOST_ELEMENTS
 from gradlet.ir.graph import Array, Graph
-from gradlet.ops.base import Call
+from gradlet.ops.importer import Call
 from gradlet.ops.importers.put import put
 from gradlet.support.extras import require_torch
 

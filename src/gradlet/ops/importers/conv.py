@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradlet.ir.graph import Attrs
-from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch, ints, pair
+from gradlet.ops.base import ints, pair
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.importers.volumes import conv_volume
 from gradlet.ops.lib.line import batched
 from gradlet.ops.lib.window import Sides, onnx_padding, same_padding, toml_padding

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gradlet.ir.graph import Attrs
-from gradlet.ops.base import OPS, Call, Importer, from_onnx, from_toml, from_torch, ints, pair
+from gradlet.ops.base import OPS, ints, pair
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.importers.adaptive_max import adaptive_max
 from gradlet.ops.importers.padding import pad
 from gradlet.ops.lib.line import batched

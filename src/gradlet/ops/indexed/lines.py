@@ -11,7 +11,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.base import (
+    Axis,
+    Emitter,
+    Gradients,
+    Lowering,
+    Names,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    integer,
+    register,
+)
 
 TORCH = """
 def _put(y, index, x, axis, add):
@@ -92,9 +104,7 @@ class Take(_Lines):
         taken = np.take_along_axis(x, np.where(inside, index, 0), axis)
         return (np.where(inside, taken, 0.0),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         axis = integer(site.attrs, "axis")
         attrs = {"axis": axis, "length": site.ins[0].shape[axis]}
         return {"x": emit.add("put_sum", [grads[0], site.node.inputs[1]], attrs)}
@@ -132,9 +142,7 @@ class PutSum(_Lines):
         _put(y, ins[1], x, axis, add=True)
         return (y,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {"axis": site.attrs["axis"]}
         return {"x": emit.add("take", [grads[0], site.node.inputs[1]], attrs)}
 
@@ -178,9 +186,7 @@ class Put(_Lines):
         _put(y, ins[1], ins[2], integer(attrs, "axis"), add=False)
         return (y,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         operands, attrs = [grads[0], site.node.inputs[1]], {"axis": site.attrs["axis"]}
         result = {}
         if "x" in wanted:

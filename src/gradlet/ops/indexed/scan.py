@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Axis,
-    Call,
     Emitter,
-    Importer,
+    Gradients,
     Lowering,
+    Names,
     Op,
     ShapeError,
     Span,
     Work,
-    from_onnx,
-    from_torch,
     integer,
     register,
 )
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 
 
 @register
@@ -43,9 +40,7 @@ class CumSum(Op):
         y = y - x if attrs["exclusive"] else y
         return (np.flip(y, axis) if attrs["reverse"] else y,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         back = {**site.attrs, "reverse": not site.attrs["reverse"]}
         return {"x": emit.add("cumsum", [grads[0]], back)}
 

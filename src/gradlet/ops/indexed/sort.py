@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.base import (
+    Axis,
+    Emitter,
+    Gradients,
+    Lowering,
+    Names,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    integer,
+    register,
+)
 
 
 @register
@@ -38,9 +48,7 @@ class Sort(Op):
         order = np.lexsort(keys, axis)[tuple(first)]
         return (np.take_along_axis(x, order, axis), order.astype(np.int32))
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         axis = integer(site.attrs, "axis")
         attrs = {"axis": axis, "length": site.ins[0].shape[axis]}
         return {"x": emit.add("put_sum", [grads[0], site.node.outputs[1]], attrs)}

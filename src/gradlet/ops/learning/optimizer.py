@@ -7,14 +7,14 @@ operands, replaced as the weight is. Each update says how torch.optim spells it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Graph, Shape, Site
 from gradlet.ir.recipe import Recipe
-from gradlet.ops.base import OPS, Axis, Lowering, Op, ShapeError, Work, register
+from gradlet.ops.base import OPS, Arrays, Axis, Lowering, Op, ShapeError, Work, register
 from gradlet.ops.lib.pointwise import same_index_axes
 
 
@@ -59,9 +59,7 @@ class Sgd(Update):
         w, g, (lr, weight_decay) = ins
         return (_sum(weight_decay * w, g, -lr, w),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         w, g, (lr, weight_decay) = ins
         result, g = np.abs(w), np.abs(g)  # two arrays, no third: see _sum
         result *= 1 + np.abs(lr * weight_decay)
@@ -100,9 +98,7 @@ class Momentum(Update):
         direction = slope + momentum * m_next if nesterov else m_next
         return w - lr * direction, m_next
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         w, g, (lr, weight_decay, momentum, nesterov), m = (np.abs(value) for value in ins)
         slope = g + weight_decay * w
         m_next = momentum * m + slope
@@ -131,9 +127,7 @@ class _Adam(Update):
         root = np.sqrt(np.abs(v_next) / c[1])  # a disturbed run may bring v below 0
         return w - lr / c[0] * m_next / (root + eps), m_next, v_next
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """The step is as uncertain as the terms of m are large, even if they cancel out."""
         w, g, (lr, weight_decay, beta1, _, eps), m, _, c = (np.abs(value) for value in ins)
         slope = g if self.decoupled else g + weight_decay * w

@@ -3,12 +3,21 @@ and are put into their place at the start of every step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, integer, register
+from gradlet.ops.base import (
+    Axis,
+    Emitter,
+    Gradients,
+    Lowering,
+    Names,
+    Op,
+    ShapeError,
+    Span,
+    integer,
+    register,
+)
 
 
 def rows_slice(shape: Shape, dim: int, begin: int, end: int) -> Attrs:
@@ -41,9 +50,7 @@ class SetRows(Op):
         begin = integer(attrs, "begin")
         return (np.concatenate([w[:begin], rows, w[begin + len(rows) :]]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         """Of the rows alone: the rest is frozen."""
         begin = integer(site.attrs, "begin")
         end = begin + site.ins[1].shape[0]

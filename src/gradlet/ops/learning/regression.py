@@ -9,7 +9,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.base import (
+    Arrays,
+    Axis,
+    Emitter,
+    Gradients,
+    Lowering,
+    Names,
+    Op,
+    ShapeError,
+    Span,
+    Work,
+    integer,
+    register,
+)
 from gradlet.ops.lib.pointwise import same_index_axes
 from gradlet.ops.lib.tiling import Box
 
@@ -157,18 +170,14 @@ class _Forward(_Pointwise):
         total = self.row.value(ins[0], ins[1], _number(attrs, ins[2:])).sum()
         return (np.asarray(total / _divisor(attrs, ins[0].size)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """Every term errs by its slope times what the difference loses, and by its own rounding."""
         x, target, delta = ins[0], ins[1], _number(attrs, ins[2:])
         terms = np.abs(self.row.slope(x, target, delta)) * self.row.size(x, target, delta)
         total = (np.abs(self.row.value(x, target, delta)) + terms / terms.size).sum()
         return (np.asarray(total / _divisor(attrs, ins[0].size)),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         x, target, *weights = site.node.inputs
         operands = [x, target, grads[0], *weights]
         return {"x": emit.add(f"{self.name}_grad", operands, site.attrs)}
@@ -210,9 +219,7 @@ class _Gradient(_Pointwise):
 class _SigmoidGradient(_Gradient):
     """The sigmoid is rounded before the target is taken from it."""
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         weights = 1 + (_number(attrs, ins[3:]) - 1) * ins[1]
         size = 1 + np.abs(ins[1]) + np.abs(weights * _sigmoid(-ins[0]))
         return (size * np.abs(ins[2] / _divisor(attrs, ins[0].size)),)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs
-from gradlet.ops.base import Axis, Call, Importer, ShapeError, Span, ints, pair
+from gradlet.ops.base import Axis, ShapeError, Span, ints, pair
+from gradlet.ops.importer import Call, Importer
 from gradlet.ops.lib.tiling import Box
 
 Sides = tuple[int, int, int, int]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Emitter, register
+from gradlet.ops.base import Emitter, Gradients, Names, register
 from gradlet.ops.recurrent.layer import Scan, ScanGrad, as_stored, in_order, sigmoid, states_before
 
 
@@ -63,9 +63,7 @@ def _lstm(gx, w, h, c, p, batch_first, reverse):
         w, c0, *peepholes = (site.node.inputs[index] for index in (1, 3, 4)[: len(site.ins) - 2])
         return [c, kept, w, c0, *filter(None, [grads[1]]), *peepholes]
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         if len(site.ins) == 5 and not grads[1]:  # peepholes come after the gradient of the cells
             unused = emit.add("affine", [site.node.outputs[1]], {"slope": 0.0, "offset": 0.0})
             grads = [grads[0], unused, grads[2]]
