@@ -117,6 +117,7 @@ class Op(ABC):
     layouts     orders of the dimensions in memory that it takes, where it matters
     integers    operands that hold indices, or whole numbers of another kind
     untyped     numbers or integers, whichever the operand holds
+    additions   that an element of the result takes
     torch_source  functions that the PyTorch spelling calls
 
     Operands at the end whose names end in `?` may be left out, outputs as well.
@@ -137,15 +138,19 @@ class Op(ABC):
     layouts: ClassVar[tuple[str, ...]] = ("any",)
     integers: ClassVar[tuple[str, ...]] = ()
     untyped: ClassVar[bool] = False
+    additions: ClassVar[int] = 0
 
-    @abstractmethod
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        """That of the first operand, unless the op says otherwise."""
+        return (ins[0],) * len(self.outputs)
 
     @abstractmethod
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]: ...
 
     def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         """Gradients of the wanted inputs, by input name, from those of the outputs."""
+        if self.stops:
+            return {}
         raise GradletError(f"{self.name} cannot be differentiated")
 
     def rows_dim(self, site: Site, slot: str) -> int | None:
@@ -154,7 +159,7 @@ class Op(ABC):
         return None
 
     def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes)
+        return Work(0, site.moved_bytes, self.additions * site.outs[0].elements)
 
     def roundings(self, site: Site, out: Tensor) -> float:
         """How many roundings an element of a result goes through, one after the other."""

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.ir.graph import Site
-from gradlet.ops.base import Emitter, Gradients, Names, register
+from gradlet.ops.base import register
 from gradlet.ops.elementwise import Binary, affine, operand
 from gradlet.ops.extreme import largest
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
@@ -23,9 +22,6 @@ LARGEST = float(np.finfo(np.float32).max)
 class _Comparison(Binary):
     exact = True
     stops = True
-
-    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
-        return {}
 
 
 @register

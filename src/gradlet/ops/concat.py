@@ -16,11 +16,11 @@ from gradlet.ops.base import (
     Names,
     Op,
     ShapeError,
-    Span,
     integer,
     register,
 )
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
+from gradlet.ops.lib.pointwise import same_index_axes
 
 MOST = 4  # operands of one node; more are joined in groups
 
@@ -54,12 +54,8 @@ class Concat(Op):
         return result
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        names = [slot for slot, _ in zip("abcd", site.ins, strict=False)] + ["y"]
-        return tuple(
-            Axis(f"dim{dim}", extent, tuple(Span(name, dim) for name in names))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim != integer(site.attrs, "axis")
-        )
+        names = [slot for slot, _ in self.slots(site)]
+        return same_index_axes(site.outs[0].shape, names, (integer(site.attrs, "axis"),))
 
     def lower(self, site: Site) -> Lowering:
         axis = integer(site.attrs, "axis")

@@ -26,6 +26,9 @@ class ConvTranspose(Conv2dInputGrad):
     outputs = ("y",)
     maps = ("x", "w", "y")
 
+    def flat(self, site: Site) -> Site:
+        return site
+
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         x, w = ins
         if not len(x) == len(w) == 2 + len(ints(attrs, "stride")):

@@ -23,7 +23,7 @@ from gradlet.ops.base import (
 )
 from gradlet.ops.flip import flipped
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
-from gradlet.ops.lib.pointwise import merge, padded, row_major
+from gradlet.ops.lib.pointwise import padded, row_major, strided_copy
 from gradlet.ops.lib.tiling import Box, tile_shape
 
 
@@ -85,13 +85,8 @@ class Slice(Op):
         strides = row_major(site.ins[0].shape)
         starts, steps = ints(site.attrs, "start"), ints(site.attrs, "step")
         walked = tuple(step * stride for step, stride in zip(steps, strides, strict=True))
-        extents, (x_step,) = merge(site.outs[0].shape, [walked])
         first = sum(a * stride for a, stride in zip(starts, strides, strict=True))
-        return Lowering(
-            "permute",
-            "copy",
-            {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": first},
-        )
+        return strided_copy(site.outs[0].shape, walked, first)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         parts = [f"{s.start}:{s.stop}:{s.step}" for s in _index(attrs, ints(attrs, "size"))]

@@ -207,9 +207,6 @@ class DropoutStep(Op):
     exact = True
     overwrites = ("state",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
-
     def check_dtypes(self, *ins: Tensor) -> None:
         if ins[0].dtype != "i32":
             raise ShapeError("the state holds integers")

@@ -9,33 +9,24 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Arrays, Axis, Emitter, Gradients, Lowering, Names, Op, register
+from gradlet.ops.base import Arrays, Emitter, Gradients, Lowering, Names, register
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
-from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
+from gradlet.ops.lib.pointwise import (
+    Broadcast,
+)
 
 
-class Binary(Op):
+class Binary(Broadcast):
     inputs = ("a", "b")
     overwrites = ("a", "b")
     compute: ClassVar[Any]  # numpy's function of two arrays
     spelling: ClassVar[str]
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (broadcast(*ins),)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (type(self).compute(*ins),)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        shapes = {"a": site.ins[0].shape, "b": site.ins[1].shape}
-        return broadcast_axes(site.outs[0].shape, shapes)
-
     def lower(self, site: Site) -> Lowering:
-        result = site.outs[0].shape
-        strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
-        extents, (a, b) = merge(result, strides)
-        sizes = {"extent": padded(extents, 1), "a_step": padded(a, 0), "b_step": padded(b, 0)}
-        return Lowering("binary", self.name, sizes)
+        return Lowering("binary", self.name, self.walked(site))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return self.spelling.format(*ins)

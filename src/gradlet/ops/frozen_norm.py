@@ -14,7 +14,6 @@ from gradlet.ops.base import (
     Gradients,
     Lowering,
     Names,
-    Op,
     ShapeError,
     Span,
     Work,
@@ -23,7 +22,7 @@ from gradlet.ops.base import (
 )
 from gradlet.ops.elementwise import reduce_to
 from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.lib.pointwise import Pointwise
 
 
 def _column(value: Array, rank: int) -> Array:
@@ -114,17 +113,12 @@ class FrozenNormGrad(MapOp):
     outputs = ("dx",)
     maps = ("dy", "dx")
     overwrites = ("dy",)
-
-    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    additions = 4
 
     def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dy, var, *weight = ins[0], *(_column(value, ins[0].ndim) for value in ins[1:])
         dx = dy / np.sqrt(var + number(attrs, "eps"))
         return (dx * weight[0] if weight else dx,)
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, 4 * site.outs[0].elements)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _axes(site.ins[0].shape, ("dy", "dx"), ("var", "w")[: len(site.ins) - 1])
@@ -134,17 +128,12 @@ class FrozenNormGrad(MapOp):
 
 
 @register
-class Blend(Op):
+class Blend(Pointwise):
     """(1 - momentum) * old + momentum * scale * new: a running mean takes a step."""
 
     name = "blend"
     inputs = ("old", "new")
     overwrites = ("old", "new")
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        if ins[0] != ins[1]:
-            raise ShapeError("old and new value differ in shape")
-        return (ins[0],)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         keep, take = _shares(attrs)
@@ -163,9 +152,6 @@ class Blend(Op):
 
     def work(self, site: Site) -> Work:
         return Work(site.outs[0].elements, site.moved_bytes, 2 * site.outs[0].elements)
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("old", "new", "y"))
 
     def lower(self, site: Site) -> Lowering:
         keep, take = _shares(site.attrs)

@@ -14,21 +14,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Attrs, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Site
 from gradlet.ops.base import (
     Arrays,
-    Axis,
     Emitter,
     Gradients,
     Lowering,
     Names,
-    Op,
-    ShapeError,
-    Work,
     number,
     register,
 )
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.lib.pointwise import Pointwise
 
 Formula = Callable[[Array, float, float], Array]
 """Of the variable and of up to two numbers, a and b, which are attributes of the op."""
@@ -61,11 +57,8 @@ def _numbers(row: Function, attrs: Attrs) -> tuple[float, float]:
     return a, b
 
 
-class _Map(Op):
+class _Map(Pointwise):
     row: ClassVar[Function]
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, site.outs[0].elements * (self.row.roundings - 1))
 
     def lower(self, site: Site) -> Lowering:
         a, b = _numbers(self.row, site.attrs)
@@ -75,9 +68,6 @@ class _Map(Op):
 class _Forward(_Map):
     inputs = ("x",)
     overwrites = ("x",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (self.row.value(ins[0], *_numbers(self.row, attrs)),)
@@ -95,9 +85,6 @@ class _Forward(_Map):
         kept = site.node.outputs[0] if self.row.of == "y" else site.node.inputs[0]
         return {"x": emit.add(f"{self.name}_grad", [grads[0], kept], site.attrs)}
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
-
     def torch(self, attrs: Attrs, *ins: str) -> str:
         a, b = (f"float('{value}')" for value in _numbers(self.row, attrs))
         return self.row.torch.format(x=ins[0], a=a, b=b)
@@ -107,20 +94,12 @@ class _Gradient(_Map):
     outputs = ("dx",)
     overwrites = ("dy",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        if ins[0] != ins[1]:
-            raise ShapeError("the gradient differs in shape from what it is a gradient of")
-        return (ins[0],)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0] * self.row.slope(ins[1], *_numbers(self.row, attrs)),)
 
     def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         size = self.row.slope_size
         return (ins[0] * size(ins[1], *_numbers(self.row, attrs)),) if size else results
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("dy", self.row.of, "dx"))
 
 
 def _sigmoid(x: Array) -> Array:
@@ -379,6 +358,7 @@ def define(row: Function) -> None:
         "row": row,
         "exact": row.exact,
         "counts": row.straight,
+        "additions": row.roundings - 1,
         "__doc__": f"{row.name}, element by element.",
     }
     register(type(row.name, (_Forward,), {**facts, "name": row.name}))

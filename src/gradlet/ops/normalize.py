@@ -29,7 +29,7 @@ from gradlet.ops.base import (
 )
 from gradlet.ops.elementwise import reduce_to
 from gradlet.ops.lib.pointwise import broadcast, broadcast_strides, merge, padded, row_major
-from gradlet.ops.reduce import reduced_shape, reduction_sizes
+from gradlet.ops.reduce import free_axes, reduced_shape, reduction_sizes
 
 
 def _statistics(attrs: Attrs, x: Array) -> tuple[Array, Array]:
@@ -208,12 +208,7 @@ class Variance(Op):
         return Work(site.ins[0].elements, site.moved_bytes, 2 * site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        axes, place = [], 0
-        for dim, extent in enumerate(site.ins[0].shape):
-            if dim not in ints(site.attrs, "axes"):
-                axes.append(Axis(f"dim{dim}", extent, (Span("x", dim), Span("y", place))))
-                place += 1
-        return tuple(axes)
+        return free_axes(site.attrs, site.ins[0].shape, ("x",), "y")
 
     def lower(self, site: Site) -> Lowering:
         return Lowering("reduce", "variance", reduction_sizes(site.ins[0].shape, site.attrs))

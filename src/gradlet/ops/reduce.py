@@ -31,6 +31,7 @@ from gradlet.ops.lib.pointwise import (
     merge,
     padded,
     row_major,
+    strided_copy,
 )
 from gradlet.ops.lib.tiling import Box, tile_shape
 
@@ -56,6 +57,17 @@ def reduction_sizes(shape: Shape, attrs: Attrs) -> dict[str, tuple[int, ...]]:
     return sizes
 
 
+def free_axes(attrs: Attrs, full: Shape, large: Sequence[str], small: str) -> tuple[Axis, ...]:
+    """The dimensions that stay, which are fewer of the small operand."""
+    reduced = ints(attrs, "axes")
+    axes: list[Axis] = []
+    for dim, extent in enumerate(full):
+        if dim not in reduced:
+            spans = (*(Span(name, dim) for name in large), Span(small, len(axes)))
+            axes.append(Axis(f"dim{dim}", extent, spans))
+    return tuple(axes)
+
+
 @register
 class Sum(Op):
     name = "sum"
@@ -79,15 +91,12 @@ class Sum(Op):
         return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        reduced = ints(site.attrs, "axes")
-        axes, kept = [], 0
-        for dim, extent in enumerate(site.ins[0].shape):
-            if dim in reduced:
-                axes.append(Axis(f"dim{dim}", extent, (Span("x", dim),), reduction=True))
-            else:
-                axes.append(Axis(f"dim{dim}", extent, (Span("x", dim), Span("y", kept))))
-                kept += 1
-        return tuple(axes)
+        added = ints(site.attrs, "axes")
+        free = iter(free_axes(site.attrs, site.ins[0].shape, ("x",), "y"))
+        return tuple(
+            Axis(f"dim{dim}", n, (Span("x", dim),), reduction=True) if dim in added else next(free)
+            for dim, n in enumerate(site.ins[0].shape)
+        )
 
     def lower(self, site: Site) -> Lowering:
         return Lowering("reduce", "sum", reduction_sizes(site.ins[0].shape, site.attrs))
@@ -123,12 +132,7 @@ class Expand(Op):
 
     def lower(self, site: Site) -> Lowering:
         shape = site.outs[0].shape
-        extents, (x_step,) = merge(shape, [broadcast_strides(site.ins[0].shape, shape)])
-        return Lowering(
-            "permute",
-            "copy",
-            {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": 0},
-        )
+        return strided_copy(shape, broadcast_strides(site.ins[0].shape, shape))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.expand({ints(attrs, 'shape')})"

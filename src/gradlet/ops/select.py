@@ -6,28 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Gradients, Lowering, Names, Op, register
+from gradlet.ir.graph import Array, Attrs, Site
+from gradlet.ops.base import Emitter, Gradients, Lowering, Names, register
 from gradlet.ops.compare import LARGEST, compared, truth
 from gradlet.ops.elementwise import operand, reduce_to
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
-from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
+from gradlet.ops.lib.pointwise import (
+    Broadcast,
+    broadcast,
+)
 from gradlet.ops.mask import choose, fill, storable, uniform
-
-_SLOTS = ("mask", "a", "b")
 
 
 @register
-class Select(Op):
+class Select(Broadcast):
     """a where the mask is positive, else b."""
 
     name = "select"
-    inputs = _SLOTS
+    inputs = ("mask", "a", "b")
     exact = True
-    overwrites = _SLOTS
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (broadcast(*ins),)
+    overwrites = inputs
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.where(ins[0] > 0, ins[1], ins[2]),)
@@ -41,16 +39,8 @@ class Select(Op):
                 found[slot] = reduce_to(emit, passed, tensor.shape)
         return found
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        shapes = {slot: tensor.shape for slot, tensor in zip(_SLOTS, site.ins, strict=True)}
-        return broadcast_axes(site.outs[0].shape, shapes)
-
     def lower(self, site: Site) -> Lowering:
-        result = site.outs[0].shape
-        strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
-        extents, steps = merge(result, strides)
-        named = {f"{slot}_step": padded(s, 0) for slot, s in zip(_SLOTS, steps, strict=True)}
-        return Lowering("select", "choose", {"extent": padded(extents, 1), **named})
+        return Lowering("select", "choose", self.walked(site))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"torch.where({ins[0]} > 0, {ins[1]}, {ins[2]})"

@@ -19,7 +19,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 
 class _Softmax(Op):
@@ -28,7 +28,7 @@ class _Softmax(Op):
             raise ShapeError(f"there is no dimension {attrs['axis']}")
         if any(shape != ins[0] for shape in ins):
             raise ShapeError("gradient and output differ in shape")
-        return (ins[0],)
+        return super().shape(attrs, *ins)
 
     def roundings(self, site: Site, out: Tensor) -> float:
         return 8 + out.shape[integer(site.attrs, "axis")]
@@ -37,15 +37,12 @@ class _Softmax(Op):
         return Work(site.outs[0].elements, site.moved_bytes, 2 * site.outs[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        every = same_index_axes(site.outs[0].shape, (*self.inputs, *self.outputs))
-        return tuple(a for dim, a in enumerate(every) if dim != integer(site.attrs, "axis"))
+        slots = (*self.inputs, *self.outputs)
+        return same_index_axes(site.outs[0].shape, slots, (integer(site.attrs, "axis"),))
 
     def lower(self, site: Site) -> Lowering:
         shape, axis = site.outs[0].shape, integer(site.attrs, "axis")
-        outer, inner = (int(np.prod(part)) for part in (shape[:axis], shape[axis + 1 :]))
-        return Lowering(
-            "softmax", self.name, {"outer": outer, "count": shape[axis], "inner": inner}
-        )
+        return Lowering("softmax", self.name, split_at(shape, axis, count=shape[axis]))
 
 
 class _Forward(_Softmax):

@@ -7,6 +7,7 @@ are 1. Where the index leads out of the line, nothing is put, and 0 is taken (se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from gradlet.ops.base import (
     integer,
     register,
 )
+from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 TORCH = """
 def _put(y, index, x, axis, add):
@@ -62,25 +64,15 @@ class _Lines(Op):
         """Every dimension but that of the lines; a shared index is needed whole."""
         axis, index = integer(site.attrs, "axis"), site.ins[1].shape
         return tuple(
-            Axis(
-                f"dim{dim}",
-                extent,
-                (
-                    *(Span(name, dim) for name in operands),
-                    *((Span("index", dim),) if index[dim] == extent else ()),
-                ),
-            )
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim != axis
+            replace(a, spans=(*a.spans, Span("index", d))) if index[d] == a.size else a
+            for a in same_index_axes(site.outs[0].shape, operands, (axis,))
+            for d in (a.spans[0].dim,)
         )
 
     def _lower(self, site: Site, mode: str, large: Shape, small: Shape) -> Lowering:
         axis, index = integer(site.attrs, "axis"), site.ins[1]
         sizes = {
-            "outer": int(np.prod(large[:axis], dtype=int)),
-            "length": large[axis],
-            "count": small[axis],
-            "inner": int(np.prod(large[axis + 1 :], dtype=int)),
+            **split_at(large, axis, length=large[axis], count=small[axis]),
             "shared": int(index.shape != small),
         }
         return Lowering("lines", mode, sizes)

@@ -13,12 +13,11 @@ from gradlet.ops.base import (
     Names,
     Op,
     ShapeError,
-    Span,
-    Work,
     integer,
     register,
 )
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
+from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 
 @register
@@ -27,11 +26,12 @@ class CumSum(Op):
     counts = True
     inputs = ("x",)
     linear = True
+    additions = 1
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if integer(attrs, "axis") not in range(len(ins[0])):
             raise ShapeError(f"there is no dimension {attrs['axis']}")
-        return (ins[0],)
+        return super().shape(attrs, *ins)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         axis = integer(attrs, "axis")
@@ -44,25 +44,16 @@ class CumSum(Op):
         back = {**site.attrs, "reverse": not site.attrs["reverse"]}
         return {"x": emit.add("cumsum", [grads[0]], back)}
 
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, site.ins[0].elements)
-
     def roundings(self, site: Site, out: Tensor) -> float:
         return float(out.shape[integer(site.attrs, "axis")])
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return tuple(
-            Axis(f"dim{dim}", extent, (Span("x", dim), Span("y", dim)))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim != integer(site.attrs, "axis")
-        )
+        return same_index_axes(site.outs[0].shape, ("x", "y"), (integer(site.attrs, "axis"),))
 
     def lower(self, site: Site) -> Lowering:
         axis, shape = integer(site.attrs, "axis"), site.outs[0].shape
         sizes = {
-            "outer": int(np.prod(shape[:axis], dtype=int)),
-            "length": shape[axis],
-            "inner": int(np.prod(shape[axis + 1 :], dtype=int)),
+            **split_at(shape, axis, length=shape[axis]),
             "reverse": int(bool(site.attrs["reverse"])),
             "exclusive": int(bool(site.attrs["exclusive"])),
         }

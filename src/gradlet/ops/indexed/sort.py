@@ -13,11 +13,11 @@ from gradlet.ops.base import (
     Names,
     Op,
     ShapeError,
-    Span,
     Work,
     integer,
     register,
 )
+from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 
 @register
@@ -57,19 +57,13 @@ class Sort(Op):
         return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return tuple(
-            Axis(f"dim{dim}", extent, tuple(Span(name, dim) for name in ("x", "y", "order")))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim != integer(site.attrs, "axis")
-        )
+        but = (integer(site.attrs, "axis"),)
+        return same_index_axes(site.outs[0].shape, ("x", "y", "order"), but)
 
     def lower(self, site: Site) -> Lowering:
         axis, shape = integer(site.attrs, "axis"), site.ins[0].shape
         sizes = {
-            "outer": int(np.prod(shape[:axis], dtype=int)),
-            "length": shape[axis],
-            "count": integer(site.attrs, "count"),
-            "inner": int(np.prod(shape[axis + 1 :], dtype=int)),
+            **split_at(shape, axis, length=shape[axis], count=integer(site.attrs, "count")),
             "largest": int(bool(site.attrs["largest"])),
         }
         return Lowering("sort", "lines", sizes)

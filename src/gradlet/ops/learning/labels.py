@@ -140,9 +140,6 @@ class _LossGrad(_Labelled):
     outputs = ("dlogits",)
     overwrites = ("logits",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
-
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return self.label_axes(site, Span("dlogits", 0))
 

@@ -14,10 +14,10 @@ from gradlet.ops.base import (
     Names,
     Op,
     ShapeError,
-    Span,
     integer,
     register,
 )
+from gradlet.ops.lib.pointwise import same_index_axes
 
 
 def rows_slice(shape: Shape, dim: int, begin: int, end: int) -> Attrs:
@@ -58,11 +58,7 @@ class SetRows(Op):
         return {"rows": emit.add("slice", [grads[0]], attrs)} if "rows" in wanted else {}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return tuple(
-            Axis(f"dim{dim}", extent, (Span("w", dim), Span("rows", dim), Span("y", dim)))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim > 0
-        )
+        return same_index_axes(site.outs[0].shape, ("w", "rows", "y"), (0,))
 
     def lower(self, site: Site) -> Lowering:
         w, rows = site.ins

@@ -201,16 +201,11 @@ class _Gradient(_Pointwise):
     inputs = ("x", "target", "dloss")
     outputs = ("dx",)
     overwrites = ("x",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    additions = 4
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         slope = self.row.slope(ins[0], ins[1], _number(attrs, ins[3:]))
         return (slope * (ins[2] / _divisor(attrs, ins[0].size)),)
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, 4 * site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return self.element_axes(site, ("x", "target", "dx"))

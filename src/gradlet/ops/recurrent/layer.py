@@ -198,9 +198,6 @@ class Delay(Op):
     overwrites = ("x",)
     exact = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         x = in_order(attrs, ins[0])
         return (as_stored(attrs, np.concatenate([ins[1][None], x[:-1]])),)
