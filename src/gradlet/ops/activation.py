@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Emitter, Gradients, Names, register
+from gradlet.ops.base import register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import Pointwise
 

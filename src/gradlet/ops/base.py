@@ -7,12 +7,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.tiling import Box, Ranges, boxes, shrunk
 
 
@@ -71,9 +72,6 @@ class Axis:
 
 Size = int | float | tuple[int, ...]
 Arrays = Sequence[Array]
-Names = Sequence[str]
-Gradients = dict[str, str]
-"""Of inputs, by the names of their slots."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +85,6 @@ class Lowering:
     mode: str
     sizes: Mapping[str, Size]
     repeat: int = 1
-
-
-class Emitter(Protocol):
-    """What a vjp writes with."""
-
-    def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
-
-    def add_many(
-        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
-    ) -> tuple[str, ...]: ...
-
-    def shape(self, name: str) -> Shape: ...
 
 
 class Op(ABC):

@@ -16,19 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    ShapeError,
-    Span,
-    Work,
-    integer,
-    ints,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, integer, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last, spatial
 from gradlet.ops.lib.line import as_planes, lifted, plane_box, planes, without_height, without_rows
 from gradlet.ops.lib.tiling import Box, tile_shape

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradlet.ir.graph import Attrs, Shape, Site
-from gradlet.ops.base import Emitter, Gradients, Names, ShapeError, integer, ints, register
+from gradlet.ops.base import ShapeError, integer, ints, register
 from gradlet.ops.conv import Conv2dInputGrad
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.volumes import transposed_volume
 from gradlet.ops.lib.channels import spatial

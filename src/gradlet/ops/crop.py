@@ -7,20 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Arrays,
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Size,
-    Span,
-    ints,
-    register,
-)
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Size, Span, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.flip import flipped
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.lib.pointwise import padded, row_major, strided_copy

@@ -11,21 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Graph, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Size,
-    integer,
-    ints,
-    number,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Size, integer, ints, number, register
 from gradlet.ops.elementwise import affine
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import merge, padded, row_major, same_index_axes
 from gradlet.ops.lib.tiling import Box, tile_shape

@@ -9,11 +9,10 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Arrays, Emitter, Gradients, Lowering, Names, register
+from gradlet.ops.base import Arrays, Lowering, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
-from gradlet.ops.lib.pointwise import (
-    Broadcast,
-)
+from gradlet.ops.lib.pointwise import Broadcast
 
 
 class Binary(Broadcast):

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Gradients, Lowering, Names, Op, ints, register
+from gradlet.ops.base import Axis, Lowering, Op, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.reduce import free_axes, keepdims, onnx_axes, reduced_shape, reduction_sizes
 

@@ -7,17 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    ints,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_torch
 from gradlet.ops.lib.pointwise import row_major, same_index_axes, strided_copy
 

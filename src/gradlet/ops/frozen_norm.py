@@ -7,20 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Arrays,
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    ShapeError,
-    Span,
-    Work,
-    number,
-    register,
-)
+from gradlet.ops.base import Arrays, Axis, Lowering, ShapeError, Span, Work, number, register
 from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last
 from gradlet.ops.lib.pointwise import Pointwise
 

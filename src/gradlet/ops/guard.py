@@ -13,18 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Size,
-    integer,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Size, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import Pointwise
 
 

@@ -9,16 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Lowering,
-    ShapeError,
-    integer,
-    register,
-)
-from gradlet.ops.lib.pointwise import (
-    Broadcast,
-    Pointwise,
-)
+from gradlet.ops.base import Lowering, ShapeError, integer, register
+from gradlet.ops.lib.pointwise import Broadcast, Pointwise
 
 NOWHERE = -(2**31)  # an index that is in no table
 LARGEST = 2.0**30

@@ -15,15 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import (
-    Arrays,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    number,
-    register,
-)
+from gradlet.ops.base import Arrays, Lowering, number, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import Pointwise
 
 Formula = Callable[[Array, float, float], Array]

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Arrays, Emitter, Gradients, Lowering, Names, number, register
+from gradlet.ops.base import Arrays, Lowering, number, register
 from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_torch
-from gradlet.ops.lib.pointwise import (
-    Broadcast,
-    broadcast,
-)
+from gradlet.ops.lib.pointwise import Broadcast, broadcast
 
 BLOCKED = -(2.0**100)
 

@@ -11,18 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 
 
 @dataclass(frozen=True)

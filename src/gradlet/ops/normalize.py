@@ -15,10 +15,7 @@ from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
     Arrays,
     Axis,
-    Emitter,
-    Gradients,
     Lowering,
-    Names,
     Op,
     ShapeError,
     Span,
@@ -28,6 +25,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import broadcast, broadcast_strides, merge, padded, row_major
 from gradlet.ops.reduce import free_axes, reduced_shape, reduction_sizes
 

@@ -14,20 +14,8 @@ from typing import ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    ShapeError,
-    Span,
-    Work,
-    integer,
-    ints,
-    pair,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, integer, ints, pair, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.channels import MapOp, plane_axes, spatial
 from gradlet.ops.lib.tiling import Box, tile_shape
 from gradlet.ops.lib.window import Window, window

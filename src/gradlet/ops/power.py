@@ -8,8 +8,9 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Arrays, Emitter, Work, register
+from gradlet.ops.base import Arrays, Work, register
 from gradlet.ops.elementwise import Binary, affine, operand
+from gradlet.ops.emitter import Emitter
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.unary import power_of
 

@@ -8,20 +8,9 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    ints,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, ints, register
 from gradlet.ops.elementwise import affine, reduce_to
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.pool import global_average
 from gradlet.ops.lib.pointwise import (

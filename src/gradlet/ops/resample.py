@@ -15,18 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    ShapeError,
-    Span,
-    Work,
-    ints,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.resize import Rule, resized
 from gradlet.ops.lib.channels import MapOp, plane_axes, spatial

@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Emitter, Gradients, Lowering, Names, register
+from gradlet.ops.base import Lowering, register
 from gradlet.ops.compare import LARGEST, compared, truth
 from gradlet.ops.elementwise import operand, reduce_to
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
-from gradlet.ops.lib.pointwise import (
-    Broadcast,
-    broadcast,
-)
+from gradlet.ops.lib.pointwise import Broadcast, broadcast
 from gradlet.ops.mask import choose, fill, storable, uniform
 
 

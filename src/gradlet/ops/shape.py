@@ -8,25 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Span,
-    ints,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
-from gradlet.ops.lib.pointwise import (
-    MAX_RANK,
-    row_major,
-    same_index_axes,
-    strided_copy,
-)
+from gradlet.ops.lib.pointwise import MAX_RANK, row_major, same_index_axes, strided_copy
 from gradlet.ops.lib.tiling import Box, tile_shape
 
 

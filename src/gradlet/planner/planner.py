@@ -9,10 +9,7 @@ from typing import TypeVar
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Graph
-from gradlet.kernels.catalogue import (
-    Kernel,
-    scratch_elements,
-)
+from gradlet.kernels.catalogue import Kernel, scratch_elements
 from gradlet.ops import OPS
 from gradlet.planner.check.replay import check_plan
 from gradlet.planner.fuse.rule import FusionGroup, Lowerer

@@ -13,7 +13,8 @@ from dataclasses import replace
 from gradlet.ir.builder import GraphBuilder
 from gradlet.ir.graph import Graph, Node, Shape, Site, Tensor
 from gradlet.ops import OPS
-from gradlet.ops.base import Emitter, integer
+from gradlet.ops.base import integer
+from gradlet.ops.emitter import Emitter
 from gradlet.ops.learning.partial_update import rows_slice
 
 Range = tuple[int, int]

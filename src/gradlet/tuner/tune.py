@@ -13,13 +13,7 @@ from statistics import median
 
 from gradlet.kernels.lab.runner import require_trials
 from gradlet.planner.model import Call, Plan
-from gradlet.planner.planner import (
-    Options,
-    ScheduleOverride,
-    Tiler,
-    plan,
-    tiling_requests,
-)
+from gradlet.planner.planner import Options, ScheduleOverride, Tiler, plan, tiling_requests
 from gradlet.runtime import TILES_TRIAL
 from gradlet.targets.target import Target
 from gradlet.tuner.cache import Cache, key_of

@@ -7,19 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    integer,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_toml
 
 NONE = -1  # no row is left out

@@ -12,19 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    integer,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 TORCH = """

@@ -5,17 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    integer,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.lib.pointwise import same_index_axes, split_at
 

@@ -12,20 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Arrays,
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    number,
-    register,
-)
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Span, Work, number, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.learning.regression import POINTWISE
 
 LABELLED = ("cross_entropy", "nll")

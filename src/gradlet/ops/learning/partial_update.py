@@ -6,17 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    integer,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import same_index_axes
 
 

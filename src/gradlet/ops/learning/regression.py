@@ -9,20 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Arrays,
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    integer,
-    register,
-)
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import same_index_axes
 from gradlet.ops.lib.tiling import Box
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Emitter, register
+from gradlet.ops.base import register
+from gradlet.ops.emitter import Emitter
 from gradlet.ops.recurrent.layer import SCAN, Scan, ScanGrad, as_stored, in_order, sigmoid
 
 

@@ -15,20 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Arrays,
-    Axis,
-    Emitter,
-    Gradients,
-    Lowering,
-    Names,
-    Op,
-    ShapeError,
-    Size,
-    Span,
-    Work,
-    register,
-)
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Size, Span, Work, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.matmul import as_rows
 
 SCAN = ("batch_first", "reverse")

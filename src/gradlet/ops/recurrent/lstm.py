@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Emitter, Gradients, Names, register
+from gradlet.ops.base import register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.recurrent.layer import Scan, ScanGrad, as_stored, in_order, sigmoid, states_before
 
 
