@@ -189,17 +189,9 @@ def build(
     folder = Path(folder)
     refuse_foreign(folder, force=force)
     check_layout(layout)
-    options = {"batch": batch, **capture_options}
+    options, planning = {"batch": batch, **capture_options}, Options(buffers=buffers)
     request = Request(
-        model,
-        target,
-        cores,
-        memories or {},
-        layout,
-        prefix,
-        recipe,
-        options,
-        Options(buffers=buffers),
+        model, target, cores, memories or {}, layout, prefix, recipe, options, planning
     )
     captured = request.captured()
     found = request.plan(captured)
@@ -226,17 +218,9 @@ def memory(
     if isinstance(model, Plan | Project):
         return memory_report(model if isinstance(model, Plan) else model.plan)
     check_layout(layout)
-    options = {"batch": batch, **capture_options}
+    options, planning = {"batch": batch, **capture_options}, Options(buffers=buffers)
     request = Request(
-        model,
-        target,
-        cores,
-        memories or {},
-        layout,
-        "net",
-        recipe,
-        options,
-        Options(buffers=buffers),
+        model, target, cores, memories or {}, layout, "net", recipe, options, planning
     )
     return memory_report(request.plan(fit=False))
 

@@ -61,9 +61,23 @@ def record(
     aims: Sequence[Aim],
     calling: Calling,
 ) -> Recording:
-    """What the module does with these micro-batches. Of the training graph only the names of what
-    is trained are used, and where their elements lie."""
-    return guarded(lambda: _recorded(module, graph, recipe, inputs, aims, calling))
+    """What the module does with these micro-batches, in float64, unless the module computes some
+    of it in float32: then its constants are what single precision makes of them, in the program as
+    well. Of the training graph only the names of what is trained are used, and where their elements
+    lie."""
+
+    def recorded(double: bool) -> Recording:
+        with settings(double=double):
+            return _Recorder(module, graph, recipe, calling, double=double).run(inputs, aims)
+
+    def first_wide() -> Recording:
+        with suppress(Narrow):
+            recording = recorded(double=True)
+            if _same_constants(recording, graph):
+                return recording
+        return recorded(double=False)
+
+    return guarded(first_wide)
 
 
 def guarded(recorded: Callable[[], Recording]) -> Recording:
@@ -85,27 +99,6 @@ def _give_back() -> None:
     after the training of a large module. Other allocators do not have this call."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _recorded(
-    module: Any,
-    graph: Graph,
-    recipe: Recipe,
-    inputs: Sequence[Array],
-    aims: Sequence[Aim],
-    calling: Calling,
-) -> Recording:
-    """In float64, unless the module computes some of it in float32: then its constants are what
-    single precision makes of them, in the program as well."""
-    try:
-        with settings(double=True):
-            recording = _Recorder(module, graph, recipe, calling, double=True).run(inputs, aims)
-    except Narrow:
-        recording = None
-    if recording is not None and _same_constants(recording, graph):
-        return recording
-    with settings(double=False):
-        return _Recorder(module, graph, recipe, calling, double=False).run(inputs, aims)
 
 
 def record_exactly(
