@@ -9,13 +9,7 @@ from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Axis, Lowering, Op, ShapeError, integer, register
 from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import same_index_axes
-
-
-def rows_slice(shape: Shape, dim: int, begin: int, end: int) -> Attrs:
-    """Attributes of the slice that takes [begin, end) of one dimension."""
-    size = tuple(end - begin if d == dim else extent for d, extent in enumerate(shape))
-    start = tuple(begin if d == dim else 0 for d in range(len(shape)))
-    return {"start": start, "step": (1,) * len(shape), "size": size}
+from gradlet.ops.lib.tiling import slice_attrs
 
 
 @register
@@ -45,7 +39,7 @@ class SetRows(Op):
         """Of the rows alone: the rest is frozen."""
         begin = integer(site.attrs, "begin")
         end = begin + site.ins[1].shape[0]
-        attrs = rows_slice(site.outs[0].shape, 0, begin, end)
+        attrs = slice_attrs(site.outs[0].shape, 0, begin, end)
         return {"rows": emit.add("slice", [grads[0]], attrs)} if "rows" in wanted else {}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
