@@ -5,6 +5,7 @@ Two marks say what that is:
 
     sampled(n)   of a test with many parameters: n of them, drawn by a seed, and besides one for
                  each first word of a parameter's name, such as every op or every family of kernels
+    drawn(n)     of a test with many parameters: n of them, drawn by a seed, and no more
     thorough     a test that repeats at length what others try in short
 """
 
@@ -26,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sampled(n): of many parameters n are drawn, see conftest")
+    config.addinivalue_line("markers", "drawn(n): of many parameters n are drawn, no more")
     config.addinivalue_line("markers", "thorough: runs with --all or --rest alone")
 
 
@@ -34,14 +36,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return  # who names a test wants it
     tables: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if mark_of(item):
             tables[item.nodeid.partition("[")[0]].append(item)
     drawn = {item for table in tables.values() for item in sample(table)}
     left_out = {
         item
         for item in items
-        if item.get_closest_marker("thorough")
-        or (item.get_closest_marker("sampled") and item not in drawn)
+        if item.get_closest_marker("thorough") or (mark_of(item) and item not in drawn)
     }
     dropped = set(items) - left_out if config.getoption("--rest") else left_out
     if dropped:
@@ -49,10 +50,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in dropped]
 
 
+def mark_of(item: pytest.Item) -> pytest.Mark | None:
+    return item.get_closest_marker("sampled") or item.get_closest_marker("drawn")
+
+
 def sample(table: list[pytest.Item]) -> set[pytest.Item]:
-    mark = table[0].get_closest_marker("sampled")
+    mark = mark_of(table[0])
     assert mark is not None
     chance = random.Random(SEED)
+    if mark.name == "drawn":
+        return set(chance.sample(table, min(mark.args[0], len(table))))
     kinds: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in table:
         kinds[kind_of(item)].append(item)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
-from gradlet.api import Captured, _aims, training_graph
+from gradlet.api import Captured, aims_of, training_graph
 from gradlet.codegen.project import Project
 from gradlet.frontends.recording import record
 from gradlet.ir.graph import Graph
@@ -54,7 +54,7 @@ def recorded_from(
     captured: Captured, recipe: Recipe, layout: str = "chw"
 ) -> tuple[Recording, Graph]:
     graph = training_graph(captured, recipe, layout=layout)
-    aims = _aims(captured, recipe)
+    aims = aims_of(captured, recipe)
     samples = [captured.graph.samples[name] for name in captured.graph.inputs]
     recording = record(captured.module, graph, recipe, samples, aims, captured.calling)
     return Recording.loads(recording.dumps()), graph

@@ -122,7 +122,7 @@ class Request:
             return Recording(absent="the model came neither as a PyTorch module nor as ONNX")
         recipe = self.recipe_for(captured)
         inputs = [captured.graph.samples[name] for name in captured.graph.inputs]
-        aims = _aims(captured, recipe)
+        aims = aims_of(captured, recipe)
         if captured.source is not None:
             return record_onnx(captured.source, found.graph, recipe, inputs, aims)
         graph, calling = found.graph, captured.calling
@@ -225,7 +225,7 @@ def memory(
     return memory_report(request.plan(fit=False))
 
 
-def _aims(captured: Captured, recipe: Recipe) -> list[Aim]:
+def aims_of(captured: Captured, recipe: Recipe) -> list[Aim]:
     """Losses with what they compare, as the model has it."""
     targets = targets_of(captured, recipe)
     return [

@@ -122,20 +122,20 @@ def project_files(
     used = sorted({k for call in plan.calls for k in call.kernels}, key=lambda kernel: kernel.name)
     header = f"{prefix}_kernels.h"
     files: dict[str, str | bytes] = {
-        f"{prefix}.h": _render("net.h", view),
-        f"{prefix}.c": _render("net.c", view),
-        "weights.c": _render("weights.c", view),
-        "weights.py": _render("weights.py", view),
-        "main.c": _render("main.c", view),
-        "golden.h": _render("golden.h", view),
-        "golden.py": _render("golden.py", view),
+        f"{prefix}.h": render("net.h", view),
+        f"{prefix}.c": render("net.c", view),
+        "weights.c": render("weights.c", view),
+        "weights.py": render("weights.py", view),
+        "main.c": render("main.c", view),
+        "golden.h": render("golden.h", view),
+        "golden.py": render("golden.py", view),
         header: catalogue.header(used, prefix),
         **{name: (FOLDER / name).read_text() for name in HEADERS},
         **({"gl_tiles.h": (FOLDER / "gl_tiles.h").read_text()} if plan.tilings else {}),
         **_port_files(plan.target.port, view),
-        "Makefile": _render("Makefile", view),
-        "CMakeLists.txt": _render("CMakeLists.txt", view),
-        "README.md": _render("README.md", view),
+        "Makefile": render("Makefile", view),
+        "CMakeLists.txt": render("CMakeLists.txt", view),
+        "README.md": render("README.md", view),
         **kept,
         recorded.FILE: recording.dumps(),
     }
@@ -155,11 +155,11 @@ def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
     if not startup(port):
         return {"gl_port.h": host["gl_port_host.h"], "gl_dma_host.h": host["gl_dma_host.h"]}
     return {
-        "gl_port.h": _render("gl_port.h", view),
+        "gl_port.h": render("gl_port.h", view),
         **host,
         **{name: port_file(port, name).read_text() for name in headers(port)},
         **{f"{port}/{name}": port_file(port, name).read_text() for name in startup(port)},
-        f"{port}/link.ld": _render("link.ld", view, port),
+        f"{port}/link.ld": render("link.ld", view, port),
         **{f"{port}/stack_use/{path.name}": path.read_text() for path in STACK_USE.glob("*.py")},
     }
 
@@ -220,5 +220,5 @@ def _environment(port: str) -> jinja2.Environment:
     return made
 
 
-def _render(name: str, view: Mapping[str, Any], port: str = HOST) -> str:
+def render(name: str, view: Mapping[str, Any], port: str = HOST) -> str:
     return _environment(port).get_template(f"{name}.j2").render(view)

@@ -63,7 +63,7 @@ def build_steps(project: Project, output: Path) -> Path:
 
 def _build(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
     """Linked, and proven to find room on its stacks."""
-    elf, reserved = _linked(project, main, output, defines), project.plan.target.stack
+    elf, reserved = link_program(project, main, output, defines), project.plan.target.stack
     needed = stack_bytes(elf)
     if needed > reserved:
         elf.unlink()
@@ -82,7 +82,7 @@ def stack_bytes(elf: Path, called: Sequence[str] = ()) -> int:
         raise InternalError(f"the stack of {elf.name} has no bound: {error}") from None
 
 
-def _linked(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
+def link_program(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
     plan, folder = project.plan, project.folder
     target = plan.target
     start = [folder / target.port / name for name in startup(target.port)]
@@ -120,8 +120,8 @@ def program_needs(plan: Plan) -> Needs:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
         project, main = Project(folder, wide), folder / GOLDEN
-        shipped = _linked(project, main, folder / "shipped.elf", ["GL_PROBE"])
-        plain = _linked(project, main, folder / "plain.elf", [])
+        shipped = link_program(project, main, folder / "shipped.elf", ["GL_PROBE"])
+        plain = link_program(project, main, folder / "plain.elf", [])
         stack = max(stack_bytes(shipped), stack_bytes(plain))
         symbols = Symbols(shipped.read_bytes())
     places = (symbols.address(name) or 0 for name in ("gl_l1_image", "gl_l1_start", "gl_l1_end"))

@@ -78,7 +78,7 @@ def maps() -> tuple[str, ...]:
 
 def forget() -> None:
     """Read all families anew: for tests that add to them."""
-    for known in (_tables, families, epilogues, updates, maps, render, _environment):
+    for known in (_tables, families, epilogues, updates, maps, render, templates):
         known.cache_clear()
 
 
@@ -222,7 +222,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
     entry, variant = families()[kernel.family], variant_of(kernel)
     mode = entry.modes[kernel.mode]
     text = (
-        _environment()
+        templates()
         .get_template(variant.template.format(mode=kernel.mode))
         .render(
             T=DTYPES[kernel.dtype].c,
@@ -317,5 +317,5 @@ def _ladder(columns: int) -> list[int]:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
     return environment(sorted(FAMILIES.iterdir()))
