@@ -11,7 +11,7 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array
-from gradlet.oracle.tolerance import GOLDEN, Expectation, expect, first_divergence, fits_float32
+from gradlet.oracle.tolerance import GOLDEN, Expectation, expect, first_divergence
 from gradlet.oracle.undetermined import determined, first_undetermined
 from gradlet.planner.model import Plan
 
@@ -85,7 +85,7 @@ def golden(plan: Plan) -> Golden:
 def _of_first_step(plan: Plan, step: Expectation) -> Iterator[Check]:
     for number, call in enumerate(plan.calls):
         for name in filter(None, call.outputs):
-            if plan.graph.tensors[name].dtype == "f32" and name in step.values:
+            if plan.graph.tensors[name].element.is_float and name in step.values:
                 yield _check(plan, name, number, step)
 
 
@@ -114,7 +114,7 @@ def made_up(plan: Plan) -> Golden:
         check(name, number)
         for number, call in enumerate(plan.calls)
         for name in filter(None, call.outputs)
-        if name in tensors and tensors[name].dtype == "f32"
+        if name in tensors and tensors[name].element.is_float
     ]
     checks += [
         check(new, AT_END)
@@ -159,10 +159,11 @@ def _places(size: int) -> Array:
 
 
 def _check(plan: Plan, name: str, call: int, step: Expectation) -> Check:
-    """Some elements, of those that float32 has."""
-    index = sample_indices(plan.graph.tensors[name].elements)
+    """Some elements, of those that the tensor can hold."""
+    tensor = plan.graph.tensors[name]
+    index = sample_indices(tensor.elements)
     values, allowed = step.values[name], step.tolerances[name]
-    kept = [place for place in range(len(index)) if fits_float32(values[place])]
+    kept = [place for place in range(len(index)) if tensor.element.fits(values[place])]
     return Check(
         name,
         call,

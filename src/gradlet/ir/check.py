@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradlet.errors import GradletError, InternalError
-from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import EXTERNAL_ROLES, OWN_SPACE, PHASES, ROLES, Graph, Node
 from gradlet.ops import OPS
 
@@ -27,7 +27,7 @@ def _tensors(graph: Graph) -> Iterator[str]:
             yield f"'{name}' is no name for a tensor"
         if tensor.role not in ROLES:
             yield f"'{name}' has the unknown role '{tensor.role}'"
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in ELEMENTS:
             yield f"'{name}' has the unknown dtype '{tensor.dtype}'"
         if any(extent < 1 for extent in tensor.shape):
             yield f"'{name}' has an empty dimension: {tensor.shape}"
