@@ -10,6 +10,7 @@ from itertools import count, islice
 import numpy as np
 
 from gradlet.errors import GradletError
+from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array
 from gradlet.oracle.tolerance import GOLDEN, Expectation, expect, first_divergence
 from gradlet.oracle.undetermined import determined, first_undetermined
@@ -24,7 +25,7 @@ CHECK_BYTES = 64  # a line of the table, and a name
 AT_END = -1
 NOT_COMPARED = -1.0
 """In place of a tolerance: the loss of a first step that is infinite, no number, or chaotic."""
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = F32.largest
 SAMPLE_BYTES = 1 << 16
 """So much may the samples take, if that is more than one of them."""
 

@@ -19,9 +19,10 @@ Array = NDArray[np.generic]
 class Element:
     """numpy: the type of what lies in memory; values: that of the same numbers in Python.
 
-    c: the type in C, and the header that has it beside gl.h. load and store are C for a place in
-    memory and for a number that goes there. accumulate: the element that is computed with, and that
-    sums are kept in; "" is the element itself.
+    upper: it is the upper half of such a number, which numpy has no type for. c: the type in C, and
+    the header that has it beside gl.h. load and store are C for a place in memory and for a number
+    that goes there. accumulate: the element that is computed with, and that sums are kept in; "" is
+    the element itself.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Element:
     smallest: float = 0.0  # the step between subnormal numbers
     largest: float = 0.0
     values: str = ""
+    upper: bool = False
     header: str = ""
     load: str = "{0}"
     store: str = "{0}"
@@ -62,10 +64,14 @@ class Element:
 
     def stored(self, value: NDArray[np.generic]) -> Array:
         """Values as they lie in memory."""
+        if self.upper:
+            value = _upper_half(np.asarray(value, np.float32))
         return np.asarray(value).astype(np.dtype(self.numpy).newbyteorder("<"), copy=False)
 
     def loaded(self, memory: Array) -> Array:
         """What lies in memory, as values."""
+        if self.upper:
+            return (memory.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return memory.astype(self.value_type, copy=False)
 
     def fits(self, value: NDArray[np.generic]) -> bool:
@@ -73,6 +79,13 @@ class Element:
         if value.dtype.kind != "f":
             return True
         return bool((np.abs(value) <= self.largest).all())
+
+
+def _upper_half(value: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Of the bits, rounded to the nearest, of two to the even one."""
+    bits = np.ascontiguousarray(value).view(np.uint32).reshape(value.shape)
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(value), np.uint32(0x7FC0), rounded)
 
 
 F32 = Element(
@@ -93,5 +106,20 @@ F16 = Element(
     store="gl_f16_store({0})",
     accumulate="f32",
 )
+BF16 = Element(
+    "bf16",
+    2,
+    "uint16",
+    "gl_bf16",
+    2.0**-8,
+    2.0**-133,
+    largest=float.fromhex("0x1.fep127"),
+    values="float32",
+    upper=True,
+    header="gl_bf16.h",
+    load="gl_bf16_load({0})",
+    store="gl_bf16_store({0})",
+    accumulate="f32",
+)
 
-ELEMENTS = {element.name: element for element in (F32, I32, F16)}
+ELEMENTS = {element.name: element for element in (F32, I32, F16, BF16)}

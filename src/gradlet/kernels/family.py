@@ -66,7 +66,9 @@ class Mode:
 
 
 MUST, MAY = "must", "may"
-ANY = "any"
+ANY, NARROW = "any", "narrow"
+"""In a variant's list of elements: all that have fractions; those of them that are computed with in
+a wider type."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Variant:
     streams: inputs that the kernel itself copies to its scratch, piece by piece: those that `must`
     not lie in L1, and those that `may` lie anywhere. rank: of several that fit, the highest is
     taken; portable C stands below what is written for an instruction set. elements: those that it
-    is rendered for, or ANY whose numbers have fractions."""
+    is rendered for."""
 
     name: str
     template: str
@@ -95,7 +97,10 @@ class Variant:
     elements: tuple[str, ...] = (F32.name,)
 
     def takes(self, element: Element) -> bool:
-        return element.name in self.elements or (ANY in self.elements and element.is_float)
+        kinds = {element.name}
+        if element.is_float:
+            kinds |= {ANY, NARROW} if element.accumulate else {ANY}
+        return bool(kinds & set(self.elements))
 
     def stores(self, epilogue: str) -> bool:
         return self.isa != "xpulp" or epilogue in ("", *IN_ASSEMBLER)
