@@ -51,7 +51,7 @@ def call(library: Any, job: dict[str, Any], exact: bool) -> list[Any]:
         kept.append(item)
         pointers.append(None if item is None else item[1].ctypes.data_as(ctypes.c_void_p))
     if job["scratch"]:
-        pair = guarded(np.full(job["scratch"], np.nan, np.float32), exact, 200)
+        pair = guarded(np.full(-(-job["scratch"] // 4), np.nan, np.float32), exact, 200)
         kept.append(pair)
         pointers.append(pair[1].ctypes.data_as(ctypes.c_void_p))
     sizes = np.array(job["sizes"], np.int32)

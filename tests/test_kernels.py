@@ -116,7 +116,7 @@ def c_call(
         "inputs": inputs,
         "outputs": outputs,
         "in_place": in_place or {},
-        "scratch": catalogue.scratch_elements(kernel, dict(job.sizes), len(order)),
+        "scratch": catalogue.scratch_bytes(kernel, dict(job.sizes), len(order)),
         "sizes": sizes,
         "order": order,
         "repeat": job.repeat,

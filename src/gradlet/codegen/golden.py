@@ -10,8 +10,9 @@ from itertools import count, islice
 import numpy as np
 
 from gradlet.errors import GradletError
+from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array
-from gradlet.oracle.tolerance import GOLDEN, Expectation, expect, first_divergence, fits_float32
+from gradlet.oracle.tolerance import GOLDEN, Expectation, expect, first_divergence
 from gradlet.oracle.undetermined import determined, first_undetermined
 from gradlet.planner.model import Plan
 
@@ -24,7 +25,7 @@ CHECK_BYTES = 64  # a line of the table, and a name
 AT_END = -1
 NOT_COMPARED = -1.0
 """In place of a tolerance: the loss of a first step that is infinite, no number, or chaotic."""
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = F32.largest
 SAMPLE_BYTES = 1 << 16
 """So much may the samples take, if that is more than one of them."""
 
@@ -85,7 +86,7 @@ def golden(plan: Plan) -> Golden:
 def _of_first_step(plan: Plan, step: Expectation) -> Iterator[Check]:
     for number, call in enumerate(plan.calls):
         for name in filter(None, call.outputs):
-            if plan.graph.tensors[name].dtype == "f32" and name in step.values:
+            if plan.graph.tensors[name].element.is_float and name in step.values:
                 yield _check(plan, name, number, step)
 
 
@@ -114,7 +115,7 @@ def made_up(plan: Plan) -> Golden:
         check(name, number)
         for number, call in enumerate(plan.calls)
         for name in filter(None, call.outputs)
-        if name in tensors and tensors[name].dtype == "f32"
+        if name in tensors and tensors[name].element.is_float
     ]
     checks += [
         check(new, AT_END)
@@ -159,10 +160,11 @@ def _places(size: int) -> Array:
 
 
 def _check(plan: Plan, name: str, call: int, step: Expectation) -> Check:
-    """Some elements, of those that float32 has."""
-    index = sample_indices(plan.graph.tensors[name].elements)
+    """Some elements, of those that the tensor can hold."""
+    tensor = plan.graph.tensors[name]
+    index = sample_indices(tensor.elements)
     values, allowed = step.values[name], step.tolerances[name]
-    kept = [place for place in range(len(index)) if fits_float32(values[place])]
+    kept = [place for place in range(len(index)) if tensor.element.fits(values[place])]
     return Check(
         name,
         call,

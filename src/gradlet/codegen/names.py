@@ -47,10 +47,9 @@ def literal(value: float | int) -> str:
     return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"
 
 
-def initializer(values: Array, per_line: int = 8, indent: str = "    ", member: str = "") -> str:
-    """The elements of an array, row-major, between braces; of a union's member, if it is one."""
-    flat = [literal(v) for v in np.asarray(values).reshape(-1).tolist()]
-    flat = [f"{{.{member} = {text}}}" for text in flat] if member else flat
+def initializer(values: Array, per_line: int = 8, indent: str = "    ", form: str = "{}") -> str:
+    """The elements of an array, row-major, between braces, each in this form."""
+    flat = [form.format(literal(v)) for v in np.asarray(values).reshape(-1).tolist()]
     lines = [", ".join(flat[i : i + per_line]) for i in range(0, len(flat), per_line)]
     return "{\n" + ",\n".join(indent + line for line in lines) + "\n}"
 

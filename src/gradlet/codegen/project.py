@@ -132,6 +132,7 @@ def project_files(
         header: catalogue.header(used, prefix),
         **{name: (FOLDER / name).read_text() for name in HEADERS},
         **({"gl_tiles.h": (FOLDER / "gl_tiles.h").read_text()} if plan.tilings else {}),
+        **{name: (FOLDER / name).read_text() for name in view["element_headers"]},
         **_port_files(plan.target.port, view),
         "Makefile": render("Makefile", view),
         "CMakeLists.txt": render("CMakeLists.txt", view),

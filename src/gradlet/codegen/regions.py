@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from gradlet.codegen.names import comment
-from gradlet.ir.dtypes import numpy_dtype
+from gradlet.ir.elements import F32, I32, Element
 from gradlet.ir.graph import Array
 from gradlet.planner.model import FAR, NEAR, REGIONS, Buffer, Plan
 
@@ -22,10 +24,32 @@ STEP = 16
 
 
 def mixed_regions(plan: Plan) -> set[str]:
-    """Regions of weights and constants with integers among them."""
+    """Regions of weights and constants that are no plain array of floats."""
     places = plan.buffer_of()
-    integers = (t for t in plan.graph.tensors.values() if t.dtype == "i32" and t.name in places)
-    return {places[tensor.name].region for tensor in integers} & set(QUALIFIERS)
+    others = (t for t in plan.graph.tensors.values() if t.element != F32 and t.name in places)
+    return {places[tensor.name].region for tensor in others} & set(QUALIFIERS)
+
+
+def word_members(plan: Plan) -> list[dict[str, str]]:
+    """What a word of memory may be read as: a number, or several narrow ones."""
+    present = {tensor.element for tensor in plan.graph.tensors.values()} | {F32, I32}
+    return [
+        {"c": element.c, "name": element.name, "count": _count(element)}
+        for element in sorted(present, key=lambda e: (e not in (F32, I32), e.name))
+    ]
+
+
+def _count(element: Element) -> str:
+    per_word = WORD // element.bytes
+    return f"[{per_word}]" if per_word > 1 else ""
+
+
+def place(prefix: str, region: str, offset: int, element: Element | None) -> str:
+    """C for an address in a region of words, or in a plain array if there is no element."""
+    first = f"&{prefix}_{region}[{offset // WORD}]"
+    if element is None:
+        return first
+    return f"{first}.{element.name}{'[0]' if _count(element) else ''}"
 
 
 def regions(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -78,8 +102,8 @@ def initial_bytes(plan: Plan) -> bytes:
 
 def stored_value(plan: Plan, name: str) -> Array:
     """What a tensor holds at first, as it lies in memory."""
-    dtype = numpy_dtype(plan.graph.tensors[name].dtype).newbyteorder("<")
-    return plan.graph.data[name].astype(dtype, order="C", copy=False).reshape(-1)
+    stored = plan.graph.tensors[name].element.stored(plan.graph.data[name])
+    return np.ascontiguousarray(stored).reshape(-1)
 
 
 def _initialised(plan: Plan, region: str) -> list[Buffer]:
@@ -87,11 +111,12 @@ def _initialised(plan: Plan, region: str) -> list[Buffer]:
 
 
 def _row(plan: Plan, buffer: Buffer) -> str:
-    """A tensor as a tuple in Python: its first word, words, i or f, its name and shape."""
+    """A tensor as a tuple in Python: its first word, words, i or f, its name and shape. Words of
+    narrow elements are written as whole numbers."""
     tensor = plan.graph.tensors[buffer.name]
-    shape, code = "x".join(map(str, tensor.shape)), "i" if tensor.dtype == "i32" else "f"
+    shape, code = "x".join(map(str, tensor.shape)), "f" if tensor.element == F32 else "i"
     label = f"{comment(buffer.name)} {shape}"
-    return repr((buffer.offset // WORD, tensor.elements, code, label))
+    return repr((buffer.offset // WORD, -(-tensor.bytes // WORD), code, label))
 
 
 def _level(plan: Plan, region: str) -> str:

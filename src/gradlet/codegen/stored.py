@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from gradlet.codegen.regions import initial_bytes, region_starts
-from gradlet.ir.dtypes import numpy_dtype
 from gradlet.ir.graph import Array
 from gradlet.planner.model import Plan
 
@@ -36,7 +35,7 @@ def stored(plan: Plan) -> dict[str, bytes]:
     arrays = bytearray()
 
     def is_exact(name: str, value: Array) -> bool:
-        return value.dtype == numpy_dtype(plan.graph.tensors[name].dtype)
+        return value.dtype == np.dtype(plan.graph.tensors[name].element.numpy)
 
     def write(name: str, value: Array) -> dict[str, Any]:
         entry: dict[str, Any] = {"dtype": value.dtype.name, "shape": list(value.shape)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy as np
 from gradlet.codegen.golden import AT_END, Golden, golden_level, sample_count
 from gradlet.codegen.names import comment, identifiers, initializer, size_text, string
 from gradlet.codegen.oracle import oracle_source
-from gradlet.codegen.regions import WORD, arenas, mixed_regions, regions
+from gradlet.codegen.regions import arenas, mixed_regions, place, regions, word_members
 from gradlet.codegen.tiles import Link, arguments, chained, sizes_type, tiled_call
-from gradlet.ir.dtypes import DTYPES
-from gradlet.ir.graph import Graph, Node
+from gradlet.ir.elements import F32, Element
+from gradlet.ir.graph import Array, Graph, Node
 from gradlet.ops.dropout import dropout_state
 from gradlet.ops.learning.labels import LOSSES
 from gradlet.ops.learning.optimizer import clip_of, hyper_of, optimizer_of
@@ -64,6 +64,10 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "stored": list(_stored(plan, tensors)),
         "inputs": inputs,
         "outputs": outputs,
+        "word_members": word_members(plan),
+        "element_headers": element_headers(plan),
+        "golden_elements": _golden_elements(plan),
+        "parameter_c": _common_type(tensors[name]["c"] for name in graph.trained),
         "targets": [tensors[name] for name in graph.targets],
         "loss": names[graph.loss],
         "losses_text": " + ".join(node.op for node in graph.nodes if node.op in LOSSES),
@@ -139,15 +143,16 @@ def _tensor(
 ) -> dict[str, Any]:
     tensor, buffer = plan.graph.tensors[name], plan.buffer_of()[name]
     union = buffer.kind == "arena" or buffer.region in mixed
-    member = f".{tensor.dtype}" if union else ""
+    element = tensor.element
     return {
         "name": string(name),
         "id": names[name],
         "accessor": accessors.get(name, ""),
-        "c": DTYPES[tensor.dtype].c,
+        "c": element.c,
+        "element": element.name,
         "shape": tensor.shape,
         "elements": tensor.elements,
-        "place": f"&{plan.prefix}_{buffer.region}[{buffer.offset // WORD}]{member}",
+        "place": place(plan.prefix, buffer.region, buffer.offset, element if union else None),
     }
 
 
@@ -182,8 +187,8 @@ def _call(
 ) -> dict[str, Any]:
     scratch = ""
     if call.scratch:
-        place = plan.buffer_of()[call.scratch]
-        scratch = f"&{plan.prefix}_{place.region}[{place.offset // WORD}].f32"
+        buffer = plan.buffer_of()[call.scratch]
+        scratch = place(plan.prefix, buffer.region, buffer.offset, call.kernel.element.sums)
     module = nodes[call.nodes[0]].module
     return {
         "index": index,
@@ -205,13 +210,15 @@ def _golden_view(
     fed = {name: graph.samples[name] for name in graph.fed}
     count = sample_count(plan)
     samples = [
-        {**tensors[name], "rows": [initializer(sample) for sample in value[:count]]}
+        {**tensors[name], "rows": list(_sample_rows(graph.tensors[name].element, value[:count]))}
         for name, value in fed.items()
     ]
     checks, first = [], 0
+    elements = [element["name"] for element in _golden_elements(plan)]
     for check in expected.checks:
         tensor = tensors[check.tensor]
-        checks.append({**tensor, "call": check.call, "first": first, "count": len(check.index)})
+        numbers = {"call": check.call, "first": first, "count": len(check.index)}
+        checks.append({**tensor, **numbers, "element": elements.index(tensor["element"])})
         first += len(check.index)
     return {
         "golden_level": golden_level(plan),
@@ -228,6 +235,8 @@ def _golden_view(
         "check_rows": [repr((c.tensor, c.call == AT_END, c.index)) for c in expected.checks],
         "oracle": oracle_source(graph),
         "trained": list(graph.trained),
+        "trained_elements": [elements.index(tensors[n]["element"]) for n in graph.trained],
+        "output_elements": [elements.index(tensors[n]["element"]) for n in graph.outputs],
         "gradients": list(graph.grads),
         "updates": list(graph.updates),
     }
@@ -256,6 +265,35 @@ def _phases(
         if not launch.barrier:
             phases[-1].append(own)
     return phases
+
+
+def _sample_rows(element: Element, samples: Array) -> Iterator[str]:
+    """Samples in C, as they lie in memory."""
+    for sample in samples:
+        if element.accumulate:
+            bits = element.stored(sample).view(f"u{element.bytes}")
+            yield initializer(bits, form="{{{}}}")
+        else:
+            yield initializer(sample)
+
+
+def element_headers(plan: Plan) -> list[str]:
+    """Of the runtime, for the element types of tensors."""
+    return sorted({tensor.element.header for tensor in plan.graph.tensors.values()} - {""})
+
+
+def _golden_elements(plan: Plan) -> list[dict[str, str]]:
+    """Element types whose numbers the golden program looks at, float32 first."""
+    found = {t.element for t in plan.graph.tensors.values() if t.element.is_float}
+    return [
+        {"name": element.name, "c": element.c, "load": element.load.format("at[i]")}
+        for element in sorted(found, key=lambda element: (element != F32, element.name))
+    ]
+
+
+def _common_type(types: Iterable[str]) -> str:
+    found = set(types)
+    return found.pop() if len(found) == 1 else "void"
 
 
 def golden_floats(values: Any) -> str:

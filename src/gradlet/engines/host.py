@@ -21,8 +21,7 @@ from gradlet.engines.model import Run
 from gradlet.engines.worker import SEED
 from gradlet.engines.workers import work
 from gradlet.errors import InternalError
-from gradlet.ir.dtypes import DTYPES
-from gradlet.ir.graph import Array
+from gradlet.ir.graph import Array, Tensor
 from gradlet.ops.dropout import STEP, dropout_state
 from gradlet.planner.model import Plan
 from gradlet.support.cache import scratch_folder
@@ -60,13 +59,18 @@ def run(
         initial = {**initial_values(project.plan), **(overrides or {})}
         number = {name: str(index) for index, name in enumerate(job["places"])}
         job["number"], job["initial"] = number, list(initial)
-        arrays = {f"initial/{number[name]}": value for name, value in initial.items()}
-        arrays.update({f"sample/{number[name]}": fed[name] for name in job["fed"]})
+        tensors = project.plan.graph.tensors
+        arrays = {f"initial/{number[n]}": tensors[n].element.stored(v) for n, v in initial.items()}
+        arrays.update(
+            {f"sample/{number[n]}": tensors[n].element.stored(fed[n]) for n in job["fed"]}
+        )
         (scratch / "job.json").write_text(json.dumps(job))
         np.savez(scratch / "in.npz", **arrays)  # type: ignore[arg-type]
         _work(scratch, compiler.sanitizer_runtime if sanitize else "")
         with np.load(scratch / "out.npz") as result:
-            return _result(dict(result), steps, list(number))
+            kept = [tensors[name] for name in number]
+            trained = [tensors[name] for name in project.plan.graph.trained]
+            return _result(dict(result), steps, kept, trained)
 
 
 @contextmanager
@@ -177,7 +181,7 @@ def _job(
             name: [
                 places[name].region,
                 places[name].offset,
-                DTYPES[tensor.dtype].numpy,
+                tensor.element.numpy,
                 list(tensor.shape),
             ]
             for name, tensor in graph.tensors.items()
@@ -188,7 +192,7 @@ def _job(
         "each_step": [*(old for old, _ in graph.updates if states), *graph.outputs],
         "outputs": list(graph.outputs),
         "seeded": dropout_state(graph),
-        "parameters": len(graph.trained),
+        "parameters": [graph.tensors[name].element.numpy for name in graph.trained],
     }
 
 
@@ -225,12 +229,17 @@ def _work(scratch: Path, preload: str) -> None:
     raise InternalError(f"the generated code failed on the host: {reason}")
 
 
-def _result(arrays: dict[str, Array], steps: int, names: list[str]) -> Run:
+def _result(
+    arrays: dict[str, Array], steps: int, tensors: list[Tensor], trained: list[Tensor]
+) -> Run:
     """Files know tensors by their numbers: names are free text, and some are too long for them."""
 
     def part(prefix: str) -> dict[str, Array]:
         start = len(prefix) + 1
-        return {names[int(k[start:])]: v for k, v in arrays.items() if k.startswith(prefix + "/")}
+        found = {
+            tensors[int(k[start:])]: v for k, v in arrays.items() if k.startswith(prefix + "/")
+        }
+        return {tensor.name: tensor.element.loaded(v) for tensor, v in found.items()}
 
     return Run(
         "host",
@@ -242,12 +251,15 @@ def _result(arrays: dict[str, Array], steps: int, names: list[str]) -> Run:
         states=tuple(part(f"step{index}") for index in range(steps)),
         outputs=(part("predict"),),
         settings=part("set"),
-        parameters=_table(arrays),
+        parameters=_table(arrays, trained),
     )
 
 
-def _table(arrays: Mapping[str, Array]) -> tuple[tuple[str, Array], ...]:
+def _table(arrays: Mapping[str, Array], trained: list[Tensor]) -> tuple[tuple[str, Array], ...]:
     if "names" not in arrays:
         return ()
     names = arrays["names"].tobytes().decode("utf-8", "replace").split("\0")[:-1]
-    return tuple((name, arrays[f"parameter/{index}"]) for index, name in enumerate(names))
+    return tuple(
+        (name, tensor.element.loaded(arrays[f"parameter/{index}"]))
+        for index, (name, tensor) in enumerate(zip(names, trained, strict=True))
+    )

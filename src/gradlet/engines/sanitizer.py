@@ -31,7 +31,6 @@ PLACES = (
     "gl_control_end",
     "gl_stacks_end",
 )
-WORD = 4
 LOADS = (
     FaultKind.WATCH_UNINITIALISED,
     FaultKind.WATCH_DMA_UNINITIALISED,
@@ -216,14 +215,15 @@ class Sanitizer:
 
     def _box(self, view: View) -> Span:
         """Where the cores find a box: in its slot, or at its place in the tensor."""
-        window, size = view.window, WORD * prod(high - low for low, high in view.box)
+        window = view.window
+        size = window.item * prod(high - low for low, high in view.box)
         if window.near:
             start = self.span(window.slot_buffers[view.slot]).address
             return Span(window.tensor, start, size)
         first = 0
         for extent, (low, _) in zip(window.shape, view.box, strict=True):
             first = first * extent + low
-        return Span(window.tensor, self.span(window.tensor).address + WORD * first, size)
+        return Span(window.tensor, self.span(window.tensor).address + window.item * first, size)
 
     def new_phase(self, least: int = 1) -> None:
         """Behind a barrier: a core may store where another has stored. One that is missing is found

@@ -20,7 +20,6 @@ from gradlet.engines.host import initial_values, shown, views
 from gradlet.engines.model import Cost, Run
 from gradlet.engines.sanitizer import Sanitizer
 from gradlet.errors import GradletError, InternalError
-from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Array
 from gradlet.planner.model import REGIONS, Plan
 from gradlet.planner.parts import parts
@@ -157,11 +156,12 @@ class Session:
     def get(self, name: str) -> Array:
         tensor = self.plan.graph.tensors[name]
         data = self.machine.read(self.address(name), tensor.bytes)
-        return np.frombuffer(data, DTYPES[tensor.dtype].numpy).reshape(tensor.shape).copy()
+        found = np.frombuffer(data, tensor.element.numpy).reshape(tensor.shape)
+        return tensor.element.loaded(found).copy()
 
     def put(self, name: str, value: Array) -> None:
         tensor = self.plan.graph.tensors[name]
-        data = np.ascontiguousarray(value, DTYPES[tensor.dtype].numpy).tobytes()
+        data = np.ascontiguousarray(tensor.element.stored(value)).tobytes()
         assert len(data) == tensor.bytes, f"{name}: {len(data)} bytes instead of {tensor.bytes}"
         self.machine.write(self.address(name), data)
         if self.sanitizer:

@@ -30,9 +30,16 @@ SEED = 7
 class Parameter(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
-        ("values", ctypes.POINTER(ctypes.c_float)),
+        ("values", ctypes.c_void_p),
         ("elements", ctypes.c_int32),
     )
+
+
+def live(address: int, dtype: str, count: int) -> np.ndarray[Any, Any]:
+    """Memory as it is, and as it becomes."""
+    size = count * np.dtype(dtype).itemsize
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    return np.ctypeslib.as_array(memory).view(dtype)
 
 
 class Network:
@@ -54,20 +61,19 @@ class Network:
         """The live memory of a tensor."""
         region, offset, dtype, shape = self.places[name]
         count = int(np.prod(shape, dtype=int))
-        kind = ctypes.c_float if dtype == "float32" else ctypes.c_int32
-        symbol = (kind * count).in_dll(self.library, f"{self.prefix}_{region}")
-        place = (kind * count).from_address(ctypes.addressof(symbol) + offset)
-        return np.ctypeslib.as_array(place).reshape(shape)
+        symbol = ctypes.c_char.in_dll(self.library, f"{self.prefix}_{region}")
+        return live(ctypes.addressof(symbol) + offset, dtype, count).reshape(shape)
 
     def feed(self, samples: dict[str, Any], number: int) -> None:
         for name, values in samples.items():
             self.view(name)[...] = values[number % len(values)]
 
-    def parameters(self, count: int) -> dict[str, np.ndarray[Any, Any]]:
+    def parameters(self, dtypes: list[str]) -> dict[str, np.ndarray[Any, Any]]:
         """What the table of them says: the names, one after the other, and the values of each."""
-        table = (Parameter * count).in_dll(self.library, f"{self.prefix}_parameters")
+        table = (Parameter * len(dtypes)).in_dll(self.library, f"{self.prefix}_parameters")
         names = np.frombuffer(b"".join(row.name + b"\0" for row in table), np.uint8)
-        shown = (np.ctypeslib.as_array(row.values, (row.elements,)) for row in table)
+        rows = zip(table, dtypes, strict=True)
+        shown = (live(row.values, dtype, row.elements) for row, dtype in rows)
         values = {f"parameter/{i}": value.copy() for i, value in enumerate(shown)}
         return {"names": names, **values}
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.frontends.importer import Captured, check_indices, stack_batches
-from gradlet.ir.dtypes import numpy_dtype
 from gradlet.ir.graph import Array, Graph
 
 DAMAGED = (OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error)
@@ -129,7 +128,7 @@ def _user_samples(graph: Graph, name: str, values: Array, path: str) -> Array:
     if values.dtype.kind not in "fiu":
         raise GradletError(f"'{path}': '{own}' must hold finite numbers, not {values.dtype}")
     _check_range(values, f"'{path}': '{own}'")
-    dtype = numpy_dtype(graph.tensors[name].dtype)
+    dtype = graph.tensors[name].element.value_type
     if dtype == np.int32 and not (values == values.astype(np.int32)).all():
         raise GradletError(f"'{path}': '{own}' must hold indices, which are whole numbers")
     if whole:

@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.ir.dtypes import numpy_dtype
+from gradlet.ir.elements import ELEMENTS, F32
 from gradlet.ir.graph import OWN_SPACE, Array, Attrs, Graph, Node, Shape, Tensor
 from gradlet.ops import OPS
 
@@ -32,7 +32,7 @@ class GraphBuilder:
         self._reserved = set(reserved)  # for tensors that will come under exactly these names
         self._counters: dict[str, int] = {}
 
-    def external(self, name: str, shape: Iterable[int], role: str, dtype: str = "f32") -> str:
+    def external(self, name: str, shape: Iterable[int], role: str, dtype: str = F32.name) -> str:
         assert name not in self.tensors, f"there is a tensor '{name}' already"
         shape = tuple(shape)
         _check_size(name, shape)
@@ -55,8 +55,9 @@ class GraphBuilder:
     def _is_free(self, name: str) -> bool:
         return name not in self.tensors and name not in self._reserved
 
-    def value(self, name: str, array: Array, role: str, dtype: str = "f32") -> str:
-        self.data[name] = np.asarray(array, dtype=numpy_dtype(dtype))
+    def value(self, name: str, array: Array, role: str, dtype: str = F32.name) -> str:
+        element = ELEMENTS[dtype]
+        self.data[name] = element.loaded(element.stored(np.asarray(array)))
         return self.external(name, array.shape, role, dtype)
 
     def fresh(self, stem: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradlet.errors import GradletError, InternalError
-from gradlet.ir.dtypes import DTYPES
-from gradlet.ir.graph import EXTERNAL_ROLES, OWN_SPACE, PHASES, ROLES, Graph, Node
+from gradlet.ir.elements import ELEMENTS
+from gradlet.ir.graph import EXTERNAL_ROLES, OWN_SPACE, PHASES, ROLES, Array, Graph, Node, Tensor
 from gradlet.ops import OPS
 
 
@@ -27,7 +27,7 @@ def _tensors(graph: Graph) -> Iterator[str]:
             yield f"'{name}' is no name for a tensor"
         if tensor.role not in ROLES:
             yield f"'{name}' has the unknown role '{tensor.role}'"
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in ELEMENTS:
             yield f"'{name}' has the unknown dtype '{tensor.dtype}'"
         if any(extent < 1 for extent in tensor.shape):
             yield f"'{name}' has an empty dimension: {tensor.shape}"
@@ -88,6 +88,11 @@ def _shapes(graph: Graph, node: Node) -> Iterator[str]:
         yield f"'{name}' makes {result}, but its outputs are {actual}"
 
 
+def _is_held(tensor: Tensor, value: Array) -> bool:
+    """Whether memory holds these values as they are."""
+    return not tensor.element.accumulate or np.array_equal(tensor.element.rounded(value), value)
+
+
 def _ties(graph: Graph) -> Iterator[str]:
     for kind, pairs in (("gradient", graph.grads), ("update", graph.updates)):
         for old, new in pairs:
@@ -95,6 +100,8 @@ def _ties(graph: Graph) -> Iterator[str]:
                 yield f"{kind} of '{old}' to '{new}': no such tensor"
             elif graph.tensors[old].shape != graph.tensors[new].shape:
                 yield f"'{new}' is the {kind} of '{old}' but has another shape"
+            elif kind == "update" and graph.tensors[old].dtype != graph.tensors[new].dtype:
+                yield f"'{new}' replaces '{old}' but has another element type"
     if graph.loss and graph.tensors[graph.loss].elements != 1:
         yield f"the loss '{graph.loss}' is not a single number"
     if graph.accumulate < 1:
@@ -109,9 +116,13 @@ def _values(graph: Graph) -> Iterator[str]:
             yield f"'{tensor.name}' has a value of shape {graph.data[tensor.name].shape}"
         elif not np.isfinite(graph.data[tensor.name]).all():
             yield f"{tensor.role} '{tensor.name}' contains NaN or infinity"
+        elif not _is_held(tensor, graph.data[tensor.name]):
+            yield f"'{tensor.name}' has values that no {tensor.dtype} has"
     for name, value in graph.samples.items():
         if name not in graph.tensors:
             yield f"there are samples of '{name}', which does not exist"
         elif value.shape[1:] != graph.tensors[name].shape:
             shape = graph.tensors[name].shape
             yield f"samples of '{name}' have shape {value.shape[1:]}, not {shape}"
+        elif not _is_held(graph.tensors[name], value):
+            yield f"samples of '{name}' have values that no {graph.tensors[name].dtype} has"

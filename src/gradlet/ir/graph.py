@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.elements import ELEMENTS, F32, Element
 
 Shape = tuple[int, ...]
 Attr = int | float | bool | str | tuple[int, ...]
@@ -38,7 +38,7 @@ ROLES = (*EXTERNAL_ROLES, "activation", "loss", "gradient", "partial", "updated"
 class Tensor:
     name: str
     shape: Shape
-    dtype: str = "f32"
+    dtype: str = F32.name
     role: str = "activation"
 
     @property
@@ -50,7 +50,11 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        return self.elements * DTYPES[self.dtype].bytes
+        return self.elements * self.element.bytes
+
+    @property
+    def element(self) -> Element:
+        return ELEMENTS[self.dtype]
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"

@@ -7,7 +7,7 @@ a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,7 +16,9 @@ from typing import Any
 
 import jinja2
 
-from gradlet.ir.dtypes import DTYPES
+from gradlet.errors import InternalError
+from gradlet.ir.elements import ELEMENTS, F32, Element
+from gradlet.ir.graph import Site
 from gradlet.kernels.arithmetic import evaluate as evaluate
 from gradlet.kernels.family import MAY as MAY
 from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, family
@@ -37,6 +39,10 @@ class Kernel:
     @property
     def name(self) -> str:
         return self.symbol("gl")
+
+    @property
+    def element(self) -> Element:
+        return ELEMENTS[self.dtype]
 
     def symbol(self, prefix: str) -> str:
         stem = "_".join(filter(None, (prefix, self.dtype, self.family, self.mode, self.epilogue)))
@@ -82,12 +88,14 @@ def forget() -> None:
         known.cache_clear()
 
 
-def kernels(dtype: str = "f32") -> Iterator[Kernel]:
+def kernels(dtype: str = F32.name) -> Iterator[Kernel]:
     """Every kernel that can be rendered."""
     for entry in families().values():
         for mode in entry.modes.values():
             for variant in entry.variants:
                 if variant.modes and mode.name not in variant.modes:
+                    continue
+                if not variant.takes(ELEMENTS[dtype]):
                     continue
                 for epilogue in filter(variant.stores, ("", *mode.epilogues)):
                     yield Kernel(entry.name, mode.name, epilogue, variant.name, dtype)
@@ -112,6 +120,7 @@ def candidates(
         Kernel(family, mode, epilogue, variant.name, dtype)
         for variant in entry.variants
         if variant.isa in isa
+        and variant.takes(ELEMENTS[dtype])
         and (not variant.modes or mode in variant.modes)
         and variant.stores(epilogue)
         and set(variant.streamed()) <= set(streamed)
@@ -119,11 +128,31 @@ def candidates(
     ]
 
 
+def dtype_of(family: str, mode: str, site: Site) -> str:
+    """The element that a kernel has to be rendered for: that of the operands with none of their
+    own."""
+    known = families()[family].modes[mode]
+    pairs = (
+        *zip(known.outputs, site.outs, strict=False),
+        *zip(known.inputs, site.ins, strict=False),
+    )
+    found = {tensor.name: tensor.dtype for operand, tensor in pairs if not operand.dtype}
+    if len(set(found.values())) > 1:
+        listed = ", ".join(f"'{name}' {dtype}" for name, dtype in found.items())
+        raise InternalError(f"{site.node.op} '{site.node.name}' needs one element type: {listed}")
+    return next(iter(found.values()), F32.name)
+
+
 def fuses(
-    family: str, mode: str, epilogue: str, sizes: Mapping[str, Size], isa: tuple[str, ...]
+    family: str,
+    mode: str,
+    epilogue: str,
+    sizes: Mapping[str, Size],
+    isa: tuple[str, ...],
+    dtype: str,
 ) -> bool:
     """Whether the best kernel can do this in its store; to take another one is not worth it."""
-    found = candidates(family, mode, "", sizes, isa, "f32")
+    found = candidates(family, mode, "", sizes, isa, dtype)
     able = epilogue in families()[family].modes[mode].epilogues
     return able and bool(found) and variant_of(found[-1]).stores(epilogue)
 
@@ -140,8 +169,10 @@ def variant_of(kernel: Kernel) -> Variant:
     raise KeyError(kernel.name)
 
 
-def scratch_elements(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
-    return _amount(variant_of(kernel), "scratch", sizes, cores)
+def scratch_bytes(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
+    """Scratch holds what is computed with, not what is stored."""
+    elements = _amount(variant_of(kernel), "scratch", sizes, cores)
+    return elements * kernel.element.sums.bytes
 
 
 def grain(kernel: Kernel, axis: str, sizes: Mapping[str, Size]) -> int:
@@ -225,12 +256,12 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
         templates()
         .get_template(variant.template.format(mode=kernel.mode))
         .render(
-            T=DTYPES[kernel.dtype].c,
+            T=kernel.element.c,
             mode=kernel.mode,
             epilogue=kernel.epilogue,
             opening=prototype(kernel, prefix),
             sizes_type=sizes_type(kernel.family, prefix),
-            load=lambda place: place,
+            load=kernel.element.load.format,
             store=_store(kernel),
             block_params=", ".join(
                 p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
@@ -246,7 +277,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
     code = f"{known.code.strip()}\n\n" if known and known.code else ""
     comment = f"/* {kernel.name}: {entry.doc}.\n * {mode.doc}.{fused} */\n"
     struct = sizes_struct(kernel.family, prefix)
-    return f'{comment}#include "gl.h"\n\n{struct}\n\n{code}{text.strip()}\n'
+    return f"{comment}{_includes([kernel])}\n{struct}\n\n{code}{text.strip()}\n"
 
 
 def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
@@ -258,21 +289,41 @@ def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
     return (
         "/* The kernels of this network: outputs, inputs, scratch, sizes; all cores call them. */\n"
         f"#ifndef {guard}\n#define {guard}\n\n"
-        f'#include "gl.h"\n\n{structs}\n\n{prototypes}\n\n#endif\n'
+        f"{_includes(kernels_used)}\n{structs}\n\n{prototypes}\n\n#endif\n"
     )
+
+
+def element_headers(kernels_used: Iterable[Kernel]) -> list[str]:
+    """Of the runtime, for the elements that kernels take."""
+    found = {
+        _operand_element(kernel, operand).header
+        for kernel in kernels_used
+        for side in operands(kernel)
+        for operand in side
+    }
+    return sorted(found - {""})
+
+
+def _includes(kernels_used: Iterable[Kernel]) -> str:
+    names = ["gl.h", *element_headers(kernels_used)]
+    return "".join(f'#include "{name}"\n' for name in names)
+
+
+def _operand_element(kernel: Kernel, operand: Operand) -> Element:
+    return ELEMENTS[operand.dtype or kernel.dtype]
 
 
 def _parameters(kernel: Kernel, prefix: str) -> list[str]:
     outputs, inputs = operands(kernel)
 
     def c_type(operand: Operand) -> str:
-        return DTYPES[operand.dtype or kernel.dtype].c
+        return _operand_element(kernel, operand).c
 
     params = ["gl_core me"]
     params += [f"{c_type(o)} *{o.name}" for o in outputs]
     params += [f"const {c_type(i)} *{i.name}" for i in inputs]
     if variant_of(kernel).scratch:
-        params.append(f"{DTYPES[kernel.dtype].c} *scratch")
+        params.append(f"{kernel.element.sums.c} *scratch")
     if families()[kernel.family].stepped:
         params.append("int32_t step")
     params.append(f"const {sizes_type(kernel.family, prefix)} *s")
@@ -302,13 +353,34 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
 
 
 def _store(kernel: Kernel) -> Any:
-    def store(array: str, index: str, value: str) -> str:
-        if kernel.epilogue:
-            text = epilogues()[kernel.epilogue].store
-            return text.format(w=f"{array}[{index}]", index=index, value=value)
-        return f"{array}[{index}] = {value};"
+    element, fused = kernel.element, epilogues().get(kernel.epilogue)
 
-    return store
+    def stored(array: str, index: str, value: str) -> str:
+        return f"{array}[{index}] = {element.store.format(value)};"
+
+    def in_place(array: str, index: str, value: str) -> str:
+        """An epilogue works on the numbers in memory."""
+        assert fused is not None
+        own = {operand.name: f"{operand.name}[{index}]" for operand in fused.outputs}
+        return fused.store.format(w=f"{array}[{index}]", value=value, **own)
+
+    def loaded(array: str, index: str, value: str) -> str:
+        """An epilogue works on numbers that are loaded before and stored behind."""
+        assert fused is not None
+        places = {"w": array, **{operand.name: operand.name for operand in fused.outputs}}
+        names = {name: f"{name}_here" for name in places}
+        number = element.sums.c
+        text = [
+            f"{number} {names[name]} = {element.load.format(f'{place}[{index}]')};"
+            for name, place in places.items()
+        ]
+        text.append(fused.store.format(value=value, **names))
+        text += [stored(place, index, names[name]) for name, place in places.items()]
+        return f"{{ {' '.join(text)} }}"
+
+    if fused is None:
+        return stored
+    return loaded if element.accumulate else in_place
 
 
 def _ladder(columns: int) -> list[int]:

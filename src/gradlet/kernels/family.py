@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gradlet.ir.elements import F32, Element
 from gradlet.kernels.arithmetic import expanded
 
 
@@ -65,6 +66,9 @@ class Mode:
 
 
 MUST, MAY = "must", "may"
+ANY, NARROW = "any", "narrow"
+"""In a variant's list of elements: all that have fractions; those of them that are computed with in
+a wider type."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class Variant:
 
     streams: inputs that the kernel itself copies to its scratch, piece by piece: those that `must`
     not lie in L1, and those that `may` lie anywhere. rank: of several that fit, the highest is
-    taken; portable C stands below what is written for an instruction set."""
+    taken; portable C stands below what is written for an instruction set. elements: those that it
+    is rendered for."""
 
     name: str
     template: str
@@ -89,6 +94,13 @@ class Variant:
     generator: str = ""  # a module of gradlet.kernels.xpulp: more values for the template
     cost: str = ""
     streams: tuple[tuple[str, str], ...] = ()
+    elements: tuple[str, ...] = (F32.name,)
+
+    def takes(self, element: Element) -> bool:
+        kinds = {element.name}
+        if element.is_float:
+            kinds |= {ANY, NARROW} if element.accumulate else {ANY}
+        return bool(kinds & set(self.elements))
 
     def stores(self, epilogue: str) -> bool:
         return self.isa != "xpulp" or epilogue in ("", *IN_ASSEMBLER)
@@ -162,6 +174,7 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     item.get("generator", ""),
                     expanded(item.get("cost", ""), terms),
                     tuple(item.get("streams", {}).items()),
+                    tuple(item.get("elements", (F32.name,))),
                 )
 
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.ir.elements import F32
 from gradlet.ops.base import register
 from gradlet.ops.elementwise import Binary, affine, operand
 from gradlet.ops.extreme import largest
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.mask import BLOCKED
 
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = F32.largest
 
 
 class _Comparison(Binary):

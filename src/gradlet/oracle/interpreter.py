@@ -12,7 +12,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from gradlet.ir.dtypes import DTYPES
+from gradlet.ir.elements import Element
 from gradlet.ir.graph import Array, Graph, Site
 from gradlet.ops import OPS
 from gradlet.oracle.noise import disturbed
@@ -123,10 +123,13 @@ def evaluate(
         results = OPS[site.node.op].reference(site.attrs, *operands)
         if measure:
             spread.update(_spread(site, operands, results))
-        for name, result in zip(site.node.outputs, results, strict=True):
+        for tensor, result in zip(site.outs, results, strict=True):
+            name = tensor.name
             values[name] = result
             decided = name in wholes and all(map(_whole, operands))
             if seed is not None and result.dtype.kind == "f" and not decided:
+                if tensor.element.accumulate and amplitude >= 1:
+                    result = np.where(spread[name] > 0, tensor.element.rounded(result), result)
                 values[name] = disturbed(result, seed, amplitude, spread[name])
 
 
@@ -158,13 +161,17 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
         error = np.abs(np.atleast_1d(magnitude)).astype(np.float64, copy=False)
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
         nonzero = error > 0
-        error *= DTYPES[tensor.dtype].unit_roundoff
-        np.add(error, DTYPES[tensor.dtype].smallest, out=error, where=nonzero)
+        element = tensor.element
+        error *= element.sums.unit_roundoff
+        np.add(error, element.sums.smallest, out=error, where=nonzero)
         error *= growth
+        if element.accumulate and not op.exact:  # what was computed is rounded when it is stored
+            stored = np.abs(np.atleast_1d(result)) * element.unit_roundoff
+            error += np.where(nonzero, stored + element.smallest, 0.0)
         # of two numbers there is no part result
         reach = result if len(operands) == 2 else magnitude
-        if op.counts and _short((*operands, *_numbers(site)), reach):
-            error[_in_float32(np.atleast_1d(result))] = 0.0
+        if op.counts and _short((*operands, *_numbers(site)), reach, element):
+            error[_is_held(np.atleast_1d(result), element)] = 0.0
         with np.errstate(over="ignore"):  # what float32 cannot hold is told by the values
             spread[tensor.name] = error.astype(np.float32).reshape(np.shape(magnitude))
     return spread
@@ -187,17 +194,17 @@ def _numbers(site: Site) -> list[float]:
     return [value for value in site.attrs.values() if isinstance(value, float)]
 
 
-def _short(operands: Sequence[Array | float], reach: Array) -> bool:
+def _short(operands: Sequence[Array | float], reach: Array, element: Element) -> bool:
     """Whether these are whole numbers, or short fractions of them, and small enough that no sum
     or product of them is rounded: those that become an index or a remainder are."""
     return any(
-        bool((np.abs(reach) < 2.0**24 / parts).all())
+        bool((np.abs(reach) < element.whole / parts).all())
         and all(_whole(np.asarray(value * parts)) for value in operands)
         for parts in (1.0, 2.0**8)
     )
 
 
-def _in_float32(result: Array) -> Array:
-    """Where it is a number that float32 has: a quotient of whole numbers may be one, or not."""
-    rounded: Array = result.astype(np.float32) == result
-    return rounded
+def _is_held(result: Array, element: Element) -> Array:
+    """Where it is a number that the element has: a quotient of whole numbers may be one, or not."""
+    held: Array = element.rounded(result) == result
+    return held

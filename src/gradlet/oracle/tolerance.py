@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array, Graph
 from gradlet.oracle.interpreter import Disturbance, Spread, Step, evaluate, run_reference
 from gradlet.oracle.noise import lost, note_moves
@@ -61,7 +62,7 @@ MANY_EDGES = Rule(128, 4 * 2.0**-29, seed=400)
 class Expectation:
     """Per step: values, allowed deviations by the same names, loss and its tolerance.
 
-    overflows names the tensors of the step, in program order, that hold what float32 cannot.
+    overflows names the tensors of the step, in program order, that hold what their type cannot.
     """
 
     values: Mapping[str, Array]
@@ -95,7 +96,7 @@ def expect(
     with np.errstate(all="ignore"):  # what diverges is told by the values
         for step in run_reference(graph, steps, overrides=overrides, measured=spreads):
             exact.append(_kept(graph, step, look, full=not exact))
-            overflows.append(_overflows(step))
+            overflows.append(overflowing(graph, step.values))
             del step  # which the next one would wait for
         scatters = [Scatter(rule, values) for values in exact]
         for draw in counted(range(rule.draws), rule.draws, "runs with other rounding"):
@@ -138,18 +139,16 @@ def first_divergence(
     lasting = {graph.loss, *(grad for _, grad in graph.grads), *(new for _, new in graph.updates)}
     own = set(overflows[0]) - lasting
     for index, (loss, names) in enumerate(zip(losses, overflows, strict=True)):
-        if not fits_float32(np.asarray(loss)) or set(names) - own:
+        if not F32.fits(np.asarray(loss)) or set(names) - own:
             return index
     return None
 
 
-def fits_float32(value: Array) -> bool:
-    """Whether every element is a number that float32 has, or one between two of them."""
-    return value.dtype.kind != "f" or bool((np.abs(value) <= np.finfo(np.float32).max).all())
-
-
-def _overflows(step: Step) -> tuple[str, ...]:
-    return tuple(name for name, value in step.values.items() if not fits_float32(value))
+def overflowing(graph: Graph, values: Mapping[str, Array]) -> tuple[str, ...]:
+    """The tensors with numbers that their element type cannot hold."""
+    return tuple(
+        name for name, value in values.items() if not graph.tensors[name].element.fits(value)
+    )
 
 
 def expect_forward(

@@ -89,5 +89,5 @@ def _left_by_others(graph: Graph) -> set[str]:
     return {
         old
         for old, new in graph.updates
-        if made[new].phase != "update" and graph.tensors[old].dtype == "f32"
+        if made[new].phase != "update" and graph.tensors[old].element.is_float
     }

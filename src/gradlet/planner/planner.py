@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gradlet.errors import DoesNotFit, GradletError
-from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Graph
-from gradlet.kernels.catalogue import Kernel, scratch_elements
+from gradlet.kernels.catalogue import Kernel, scratch_bytes
 from gradlet.ops import OPS
 from gradlet.planner.check.replay import check_plan
 from gradlet.planner.fuse.rule import FusionGroup, Lowerer
@@ -263,8 +262,7 @@ def _requests(
             requests.append(Request(storage.name, storage.bytes, storage.first, storage.last))
     for index, call in enumerate(calls):
         if call.scratch:
-            elements = scratch_elements(call.kernel, call.sizes, target.cores)
-            size = elements * DTYPES[call.kernel.dtype].bytes
+            size = scratch_bytes(call.kernel, call.sizes, target.cores)
             requests.append(Request(call.scratch, size, index, index))
     return requests, persistent
 

@@ -17,6 +17,7 @@ from gradlet.ir.graph import Shape
 from gradlet.ops.base import Span
 from gradlet.planner.launch import EVERY, LAST, LATER, Launch, launch_from_json
 
+WORD = 4
 Range = tuple[int, int]
 Box = tuple[Range, ...]
 
@@ -45,7 +46,8 @@ class TileAxis:
 
 @dataclass(frozen=True)
 class Window:
-    """One operand. spans: (number of the axis, which dimension it selects and how).
+    """One operand. item: bytes of an element. spans: (number of the axis, which dimension it
+    selects and how).
 
     near: what the buffers of its slots are called, which are `slot_buffers`; "" if the operand is
     used where it lies. once: only the first tile of a reduction gets it. early: its first box is
@@ -55,6 +57,7 @@ class Window:
 
     tensor: str
     shape: Shape
+    item: int
     spans: tuple[tuple[int, Span], ...]
     near: str = ""
     slots: int = 0
@@ -77,6 +80,10 @@ class Window:
         low, high = span.range(*steps, self.shape[span.dim])
         low = min(low, self.shape[span.dim] - 1)
         return low, max(high, low + 1)
+
+    def runs(self, ranges: Sequence[Range]) -> Lines | None:
+        """The box of these ranges as a transfer."""
+        return lines_of(self.shape, self.box(ranges), self.item)
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -193,6 +200,11 @@ def dense(shape: Shape, box: Box) -> bool:
 
 def box_elements(box: Box) -> int:
     return prod(high - low for low, high in box)
+
+
+def slot_size(elements: int, item: int) -> int:
+    """Bytes of a slot for so many elements: the next slot begins at a word."""
+    return -(-elements * item // WORD) * WORD
 
 
 def tiling_from_json(value: Mapping[str, Any]) -> Tiling:

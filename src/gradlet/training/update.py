@@ -8,11 +8,12 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array
 from gradlet.ir.recipe import Recipe
 from gradlet.ops.learning.optimizer import optimizers, update_op, wanted_update
 
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = F32.largest
 
 
 def check_optimizer(recipe: Recipe) -> None:
@@ -61,12 +62,18 @@ def append_update(
     return tuple(updates)
 
 
-def _state(builder: GraphBuilder, name: str, value: Array) -> str:
-    return builder.value(builder.unique(name), value, "state")
+def _state(builder: GraphBuilder, name: str, value: Array, dtype: str = F32.name) -> str:
+    return builder.value(builder.unique(name), value, "state", dtype)
+
+
+def _zeros(builder: GraphBuilder, name: str, like: str) -> str:
+    """A state of the kind of another tensor."""
+    tensor = builder.tensors[like]
+    return _state(builder, name, np.zeros(tensor.shape), tensor.dtype)
 
 
 def _accumulated(builder: GraphBuilder, name: str, grad: str) -> tuple[str, str]:
-    state = _state(builder, f"acc_{name}", np.zeros(builder.tensors[name].shape))
+    state = _zeros(builder, f"acc_{name}", grad)
     total = builder.add(
         "add", [state, grad], phase="backward", role="partial", name=f"acc_{name}.sum"
     )
@@ -112,8 +119,7 @@ def _optimized(
     better: dict[str, str] = {}
     updates: list[tuple[str, str]] = []
     for name, grad in grads.items():
-        shape = builder.tensors[name].shape
-        states = [_state(builder, f"{s}_{name}", np.zeros(shape)) for s in op.remembers]
+        states = [_zeros(builder, f"{s}_{name}", name) for s in op.remembers]
         results = builder.add_many(
             op.name,
             [name, grad, hyper, *states, *shared],

@@ -268,8 +268,8 @@ class Search:
             return self.tiler.realised(self.request, override)
         call = self.call.by(replace(self.call.kernel, variant=override.variant))
         windows = tuple(
-            Window(name, self.graph.tensors[name].shape, ()) if name else None
-            for name in call.operands
+            Window(tensor.name, tensor.shape, tensor.element.bytes, ()) if tensor else None
+            for tensor in (self.graph.tensors.get(name) for name in call.operands)
         )
         tiling = Tiling((), windows, True, call.whole)
         return Schedule(call.kernel, tiling, self.tiler.problems.scratch(call.kernel, call.sizes))

@@ -152,7 +152,7 @@ def _wanted(plan: Plan, step: Expectation) -> Iterator[tuple[int, str]]:
     tensors, places = plan.graph.tensors, plan.buffer_of()
     for number, call in enumerate(plan.calls):
         for name in call.outputs:
-            if name in step.values and tensors[name].dtype == "f32":
+            if name in step.values and tensors[name].element.is_float:
                 yield number, name
     for old, new in plan.graph.updates:
         if tensors[old].role == "param" and old in places:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradlet.ir.elements import F32, Element
 from gradlet.ir.graph import Array, Graph
 
 
@@ -47,7 +48,8 @@ def judge(
     label: str = "",
 ) -> TensorVerdict:
     """One tensor of the graph; '' is one that it should have."""
-    error = _errors(value, wanted).reshape(-1)
+    element = graph.tensors[tensor].element if tensor else F32
+    error = _errors(value, wanted, element).reshape(-1)
     allowed = np.broadcast_to(tolerance, np.shape(wanted)).reshape(-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(error == 0, 0.0, error / allowed)
@@ -69,11 +71,11 @@ def judge(
     )
 
 
-def _errors(value: Array, wanted: Array) -> Array:
-    """How far apart they are; what float32 cannot hold must be infinite, or no number, alike."""
+def _errors(value: Array, wanted: Array, element: Element) -> Array:
+    """How far apart they are; what the type cannot hold must be infinite, or no number, alike."""
     value = np.asarray(value, np.float64)
+    held = element.rounded(wanted)
     with np.errstate(over="ignore", invalid="ignore"):
-        single = wanted.astype(np.float32)
-        alike = ~np.isfinite(single) & ((value == single) | (np.isnan(value) & np.isnan(single)))
+        alike = ~np.isfinite(held) & ((value == held) | (np.isnan(value) & np.isnan(held)))
         error = np.where(alike, 0.0, np.abs(value - wanted))
     return np.where(np.isfinite(error), error, np.inf)

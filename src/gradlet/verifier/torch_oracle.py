@@ -10,7 +10,7 @@ import numpy as np
 
 from gradlet.codegen.oracle import oracle_source
 from gradlet.ir.graph import Array, Graph
-from gradlet.oracle.tolerance import fits_float32
+from gradlet.oracle.tolerance import overflowing
 from gradlet.support.progress import counted
 
 
@@ -18,7 +18,7 @@ from gradlet.support.progress import counted
 class Oracle:
     """PyTorch's values of the first step by graph name, of the weights after each, and losses.
 
-    overflows names the tensors of each step, in program order, that hold what float32 cannot.
+    overflows names the tensors of each step, in program order, that hold what their type cannot.
     """
 
     values: Mapping[str, Array]
@@ -56,6 +56,6 @@ def run_oracle(graph: Graph, steps: int) -> Oracle:
         values = {name: value.detach().numpy() for name, value in before.items()}
         values |= {grad: gradients[t].numpy() for t, grad in graph.grads if t in gradients}
         values |= {new: weights[-1][old] for old, new in graph.updates if old in weights[-1]}
-        overflows.append(tuple(name for name, value in values.items() if not fits_float32(value)))
+        overflows.append(overflowing(graph, values))
         first = first or values
     return Oracle(first, tuple(weights), tuple(losses), tuple(overflows))

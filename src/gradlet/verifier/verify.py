@@ -3,7 +3,7 @@ first step, then losses and weights over many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,13 +15,13 @@ from gradlet.engines import host, sim
 from gradlet.engines.golden import DATA
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
-from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Array, Graph
 from gradlet.kernels.catalogue import updates
 from gradlet.ops.learning.optimizer import hyper_of
 from gradlet.oracle.recording import compared
 from gradlet.oracle.tolerance import CAREFUL, QUICK, Expectation, Rule, expect, first_divergence
 from gradlet.oracle.undetermined import determined, expect_nodes, first_undetermined
+from gradlet.planner.model import Plan
 from gradlet.verifier import failure
 from gradlet.verifier.blame import edits_blamed
 from gradlet.verifier.golden_data import GoldenData, unlike
@@ -32,6 +32,8 @@ from gradlet.verifier.torch_oracle import Oracle, run_oracle
 
 LARGE_RATE = 2.0**20
 """A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
+HEADROOM = 4.0
+"""So many times as far must a number be from the largest that a weight can hold."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
     oracle = oracle.first(ran)
     train = _trainer(engine or project.plan.target.engine)
     run = train(project, steps=ran, watch=True, states=True)
-    shown = _Shown(run, _fused_gradients(project, train))
+    rates = _rates(project, oracle)
+    shown = _Shown(run, _fused_gradients(project, train, rates), rates)
     findings = _judged(project, shown, oracle, judged, QUICK)
     if not findings.passed:  # a few draws do not tell; many do
         findings = _judged(project, shown, oracle, judged, CAREFUL)
@@ -148,10 +151,12 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A run, and the gradients that were recovered from its updates."""
+    """A run, and the gradients that were recovered from its updates, with the learning rate that
+    each was recovered by."""
 
     run: Run
     recovered: Mapping[str, Array]
+    rates: Mapping[str, float]
 
     @property
     def tensors(self) -> dict[str, Array]:
@@ -183,7 +188,7 @@ def _judged(project: Project, shown: _Shown, oracle: Oracle, steps: int, rule: R
     chaos = first_undetermined(graph, expected[:steps])
     chaotic = None if chaos is None else (chaos + 1, expected[chaos].loss_tolerance)
     doubts = wrong_references(graph, oracle, expected, chaos)
-    first = _with_recovered(graph, expected[0], shown.recovered)
+    first = _with_recovered(graph, expected[0], shown.rates)
     if chaos == 0:
         rows = list(_node_by_node(project, shown, oracle, first, rule))
         rows += module_by_reference(project.recording, graph, first)
@@ -216,13 +221,21 @@ def _trainer(engine: str) -> Callable[..., Run]:
     return host.run if engine == "host" else partial(sim.run, sanitize=True)
 
 
-def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, Array]:
-    """Gradients that exist only inside an update: taken from what the update does to a weight.
+def _rates(project: Project, oracle: Oracle) -> dict[str, float]:
+    """Of the gradients that exist only inside an update, the learning rate that shows them: huge,
+    so that the weight's own size does not matter, but not so that the weight overflows."""
+    graph = project.plan.graph
+    found = {}
+    for weight, gradient in _swallowed(project.plan).items():
+        size = float(np.abs(oracle.values.get(gradient, np.zeros(1))).max(initial=0.0))
+        most = graph.tensors[weight].element.largest / HEADROOM
+        fits = np.isfinite(size) and size * LARGE_RATE > most
+        found[gradient] = 2.0 ** np.floor(np.log2(most / size)) if fits else LARGE_RATE
+    return found
 
-    The same code runs with a huge learning rate, so that the weight's own size does not matter, and
-    with no decay and no momentum, so that the gradient alone does.
-    """
-    plan = project.plan
+
+def _swallowed(plan: Plan) -> dict[str, str]:
+    """From a weight to its gradient, where that exists only inside an update."""
     nodes = {node.name: node for node in plan.graph.nodes}
     swallowed = (
         nodes[name]
@@ -230,33 +243,45 @@ def _fused_gradients(project: Project, train: Callable[..., Run]) -> dict[str, A
         for name in call.nodes
         if len(call.nodes) > 1 and nodes[name].op in updates()
     )
-    fused = {update.inputs[0]: update.inputs[1] for update in swallowed}
-    if not fused:
-        return {}
-    settings = hyper_of(plan.graph)
-    hyper = np.zeros_like(plan.graph.data[settings])
-    hyper[0] = LARGE_RATE
-    run = train(project, steps=1, states=True, overrides={settings: hyper})
-    return {
-        grad: (plan.graph.data[weight].astype(np.float64) - run.states[0][weight]) / LARGE_RATE
-        for weight, grad in fused.items()
-    }
+    return {update.inputs[0]: update.inputs[1] for update in swallowed}
 
 
-def _with_recovered(graph: Graph, expected: Expectation, recovered: Collection[str]) -> Expectation:
+def _fused_gradients(
+    project: Project, train: Callable[..., Run], rates: Mapping[str, float]
+) -> dict[str, Array]:
+    """Gradients that exist only inside an update: taken from what the update does to a weight.
+
+    The same code runs with these learning rates, and with no decay and no momentum, so that the
+    gradient alone matters.
+    """
+    plan, found = project.plan, {}
+    for rate in sorted(set(rates.values())):
+        settings = hyper_of(plan.graph)
+        hyper = np.zeros_like(plan.graph.data[settings])
+        hyper[0] = rate
+        run = train(project, steps=1, states=True, overrides={settings: hyper})
+        for weight, gradient in _swallowed(plan).items():
+            if rates[gradient] == rate:
+                moved = plan.graph.data[weight].astype(np.float64) - run.states[0][weight]
+                found[gradient] = moved / rate
+    return found
+
+
+def _with_recovered(graph: Graph, expected: Expectation, rates: Mapping[str, float]) -> Expectation:
     """Gradients that were taken from an update are rounded once more by it."""
     tolerances = dict(expected.tolerances)
     for weight, name in graph.grads:
-        if name in recovered:
-            more = _recovery(graph, weight, name, expected.values[name])
+        if name in rates:
+            more = _recovery(graph, weight, rates[name], expected.values[name])
             tolerances[name] = tolerances[name] + more
     return replace(expected, tolerances=tolerances)
 
 
-def _recovery(graph: Graph, weight: str, gradient: str, value: Array) -> Array:
-    sizes = np.abs(graph.data[weight]).astype(np.float64) / LARGE_RATE
-    unit = DTYPES[graph.tensors[gradient].dtype].unit_roundoff
-    return 2 * unit * (np.abs(value) + sizes)
+def _recovery(graph: Graph, weight: str, rate: float, value: Array) -> Array:
+    """Of the update's result, by how it is stored."""
+    sizes = np.abs(graph.data[weight]).astype(np.float64) / rate
+    element = graph.tensors[weight].element
+    return 2 * element.unit_roundoff * (np.abs(value) + sizes) + element.smallest / rate
 
 
 def _first_step(
@@ -287,7 +312,8 @@ def _node_by_node(
         elif row.name in nodes:
             value, allowed = nodes[row.name]
             if row.name in shown.recovered:
-                allowed = allowed + _recovery(graph, weights[row.name], row.name, value)
+                rate = shown.rates[row.name]
+                allowed = allowed + _recovery(graph, weights[row.name], rate, value)
             yield judge(graph, row.name, shown.tensors[row.name], value, allowed, "node")
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.ir.dtypes import DTYPES
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.cases import Case
@@ -120,10 +119,10 @@ def measure(
 
 def _near_bytes(case: Case, kernel: Kernel, target: Target) -> int:
     """Of operands and scratch; what the kernel fetches itself lies far away."""
-    scratch = catalogue.scratch_elements(kernel, case.sizes, target.cores)
+    scratch = catalogue.scratch_bytes(kernel, case.sizes, target.cores)
     fetched = [case.inputs[n] for n in catalogue.fetched(kernel)]
     gone = sum(value.nbytes for value in fetched if value is not None)
-    return case.bytes - gone + scratch * DTYPES[kernel.dtype].bytes
+    return case.bytes - gone + scratch
 
 
 def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], twins: Twins) -> Row:

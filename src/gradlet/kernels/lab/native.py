@@ -44,8 +44,8 @@ class Twins:
         """What the kernel leaves in its outputs, whose arrays have their initial contents."""
         made = [None if v is None else v.copy() for v in outputs]
         words = np.array(size_words(kernel, sizes), np.int32)
-        elements = catalogue.scratch_elements(kernel, sizes, self.cores)
-        scratch = [np.zeros(elements, np.float32)] if elements else []
+        needed = catalogue.scratch_bytes(kernel, sizes, self.cores)
+        scratch = [np.zeros(-(-needed // 8))] if needed else []  # aligned for any element
         pointers = [_pointer(v) for v in (*made, *inputs, *scratch)]
         stepped = catalogue.families()[kernel.family].stepped
         function = getattr(self.library, kernel.name)

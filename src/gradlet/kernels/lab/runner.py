@@ -234,7 +234,7 @@ class Trial(Paused):
         at_outputs = [
             shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
         ]
-        scratch = 4 * catalogue.scratch_elements(kernel, sizes, self.target.cores)
+        scratch = catalogue.scratch_bytes(kernel, sizes, self.target.cores)
         at_scratch = [near_spots.take(scratch)] if scratch else []
         words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch]
         granted = []

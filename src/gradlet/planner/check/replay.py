@@ -1,8 +1,8 @@
 """Replays a plan over a shadow memory, with none of the planner's code.
 
-Every four bytes of every region remember which element of which value was last written there. A
-call must find its inputs, whole and unspoilt; two steps are replayed, so that what a step leaves
-behind is what the next one expects.
+Every unit of every region, as many bytes as the smallest element has, remembers which part of
+which value was last written there. A call must find its inputs, whole and unspoilt; two steps are
+replayed, so that what a step leaves behind is what the next one expects.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import numpy as np
 
 from gradlet.errors import InternalError
 from gradlet.ir.graph import Array, Graph, Node
-from gradlet.kernels.catalogue import fetched, scratch_elements
+from gradlet.kernels.catalogue import fetched, scratch_bytes
 from gradlet.planner.check.fusions import fusion_faults
 from gradlet.planner.check.ops import tiling_faults
 from gradlet.planner.check.overlap import overlap_faults
 from gradlet.planner.check.tiles import TileReplay, early_faults
 from gradlet.planner.model import Buffer, Call, Plan
-
-WORD = 4
 
 
 def check_plan(plan: Plan) -> None:
@@ -100,20 +98,21 @@ class _Shadow:
     def __init__(self, plan: Plan) -> None:
         self.places = {name: buffer for buffer in plan.buffers for name in buffer.tensors}
         self.graph = plan.graph
+        self.unit = min(tensor.element.bytes for tensor in plan.graph.tensors.values())
         ends: dict[tuple[str, str], int] = {}
         for b in plan.buffers:
             key = (b.level, b.region)
             ends[key] = max(ends.get(key, 0), b.offset + b.bytes)
-        self.words = {key: np.full(-(-end // WORD), -1, np.int64) for key, end in ends.items()}
+        self.units = {key: np.full(-(-end // self.unit), -1, np.int64) for key, end in ends.items()}
         self.ids: dict[str, int] = {}
 
     def span(self, buffer: Buffer, size: int) -> Array:
-        words = self.words[buffer.level, buffer.region]
-        return words[buffer.offset // WORD : -(-(buffer.offset + size) // WORD)]
+        units = self.units[buffer.level, buffer.region]
+        return units[buffer.offset // self.unit : -(-(buffer.offset + size) // self.unit)]
 
     def elements(self, name: str) -> Array:
-        """What the words of a value hold where it is whole."""
-        return self.first(name) + np.arange(-(-self.graph.tensors[name].bytes // WORD))
+        """What the units of a value hold where it is whole."""
+        return self.first(name) + np.arange(self.graph.tensors[name].bytes // self.unit)
 
     def first(self, name: str) -> int:
         return self.ids.setdefault(name, len(self.ids)) << 32
@@ -164,8 +163,8 @@ def _replay_call(
             yield f"'{call.name}' reads '{name}', but something else is there"
     if call.scratch:
         buffer = shadow.places[call.scratch]
-        needed = WORD * max(
-            scratch_elements(launch.kernel, sizes, plan.target.cores)
+        needed = max(
+            scratch_bytes(launch.kernel, sizes, plan.target.cores)
             for launch in call.launches
             for sizes in launch.sizes
         )

@@ -1,7 +1,7 @@
 """Replays the tiles of a call over the shadow memory of replay.py, copy by copy.
 
-Every word remembers which element of which value it holds. A tile must find the elements of its
-boxes in its slots; what is copied while a tile computes must not touch what that tile uses, in
+Every unit of memory remembers which part of which value it holds. A tile must find the elements of
+its boxes in its slots; what is copied while a tile computes must not touch what that tile uses, in
 whichever order the copies come to be done.
 """
 
@@ -17,13 +17,13 @@ from gradlet.ir.graph import Array, Graph
 from gradlet.planner.model import BIAS_GRADIENT, Buffer, Call
 from gradlet.planner.tiling import Tiling, Window
 
-WORD = 4
 PARTIAL = 1 << 62
 """Marks an element that further tiles will be added to."""
 
 
 class Shadow(Protocol):
     graph: Graph
+    unit: int
 
     @property
     def places(self) -> Mapping[str, Buffer]: ...
@@ -45,8 +45,8 @@ def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[st
             yield f"nobody fetches '{window.tensor}' early"
             continue
         places, slot = shadow.places, shadow.places[window.slot_buffers[0]]
-        used, late = _in_last_tile(before.tiling)
-        first = Moves(tiling)
+        used, late = _in_last_tile(before.tiling, shadow)
+        first = Moves(tiling, shadow)
         first.move([0] * len(tiling.axes))
         box = first.boxes[tiling.windows.index(window)]
         for name in filter(None, before.outputs):
@@ -60,10 +60,10 @@ def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[st
                 yield f"'{window.tensor}' is fetched onto '{name}', which '{before.name}' uses"
 
 
-def _in_last_tile(tiling: Tiling) -> tuple[list[str], dict[str, Array]]:
+def _in_last_tile(tiling: Tiling, shadow: Shadow) -> tuple[list[str], dict[str, Array]]:
     """The buffers that the last tile of a call uses or still writes back, and the elements of each
     tensor that are not in their place before."""
-    replay = Moves(tiling)
+    replay = Moves(tiling, shadow)
     leaving: list[tuple[int, Array, int]] = []
     for tile in product(*(range(axis.count) for axis in tiling.axes)):
         _, leaving = replay.move(tile)
@@ -102,21 +102,25 @@ def _overlap(one: Buffer, other: Buffer) -> bool:
     )
 
 
-def _numbers(window: Window) -> Array:
-    return np.arange(int(np.prod(window.shape, dtype=np.int64))).reshape(window.shape)
+def _numbers(window: Window, shadow: Shadow) -> Array:
+    """Of the units of each element, which are a further dimension."""
+    units = shadow.graph.tensors[window.tensor].element.bytes // shadow.unit
+    return np.arange(int(np.prod(window.shape, dtype=np.int64)) * units).reshape(
+        *window.shape, units
+    )
 
 
 class Moves:
     """The windows of a call, from tile to tile."""
 
-    def __init__(self, tiling: Tiling) -> None:
+    def __init__(self, tiling: Tiling, shadow: Shadow) -> None:
         self.tiling = tiling
-        self.boxes: dict[int, Array] = {}  # flat numbers of the elements, by position
+        self.boxes: dict[int, Array] = {}  # numbers of the units, by position
         self.slots: dict[int, int] = {}
-        self.numbers = [_numbers(window) if window else None for window in tiling.windows]
+        self.numbers = [_numbers(window, shadow) if window else None for window in tiling.windows]
 
     def _box(self, position: int, tile: Sequence[int]) -> Array:
-        """Flat numbers of the elements that a tile sees of an operand."""
+        """Numbers of the units that a tile sees of an operand."""
         window, numbers = self.tiling.windows[position], self.numbers[position]
         assert window is not None
         assert numbers is not None
@@ -160,7 +164,7 @@ class TileReplay(Moves):
         self, shadow: Shadow, call: Call, source: Mapping[str, str], old: Mapping[str, str]
     ) -> None:
         assert call.tiling is not None
-        super().__init__(call.tiling)
+        super().__init__(call.tiling, shadow)
         self.shadow, self.call, self.source, self.old = shadow, call, source, old
         self.outputs = len(call.outputs)
         self.operands = self.outputs + len(call.inputs)  # partial sums are behind them
@@ -228,15 +232,15 @@ class TileReplay(Moves):
         return self.shadow.span(buffer, buffer.bytes)[:count]
 
     def _home(self, window: Window) -> Array:
-        size = int(np.prod(window.shape, dtype=np.int64)) * WORD
+        size = self.shadow.graph.tensors[window.tensor].bytes
         return self.shadow.span(self.shadow.places[window.tensor], size)
 
     def _copied(self, loads: Sequence[int], stores: Sequence[tuple[int, Array, int]]) -> None:
         for position, box, slot in stores:
             window = self.tiling.windows[position]
             assert window is not None
-            words = self._slot(position, slot, len(box))
-            self._home(window)[box[: len(words)]] = words
+            units = self._slot(position, slot, len(box))
+            self._home(window)[box[: len(units)]] = units
         for position in loads:
             window = self.tiling.windows[position]
             assert window is not None
@@ -279,7 +283,7 @@ class TileReplay(Moves):
         for position, window in enumerate(self.tiling.windows):
             if window is None or (window.once and added) or (idle and position in beside):
                 continue
-            if window.near and len(boxes[position]) * WORD > window.slot_bytes:
+            if window.near and len(boxes[position]) * self.shadow.unit > window.slot_bytes:
                 yield f"a box of '{window.tensor}' is larger than its slot"
                 return
             lies = not window.near and not window.fetched

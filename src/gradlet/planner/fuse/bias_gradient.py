@@ -89,7 +89,8 @@ def call(lower: Lowerer, group: FusionGroup) -> Call:
     outputs = len(made.outputs)
     results = range(outputs - len(update.outputs), outputs)
     summed = outputs + carrier.inputs.index(node.inputs[0])
-    kernel = lower.kernel(FAMILY, SUM, update.op, sizes)
+    dtype = lower.graph.tensors[node.outputs[0]].dtype
+    kernel = lower.kernel(FAMILY, SUM, update.op, sizes, dtype)
     operands = (*results, summed, len(made.operands) - 1)
     return replace(made, whole=(*made.whole, Launch(kernel, operands, (sizes,), barrier=False)))
 

@@ -46,7 +46,8 @@ def post_op(lower: Lowerer, group: FusionGroup) -> Launch:
     not have come behind its own."""
     node, *behind = group.nodes
     lowering = lowered(lower.graph, behind)
-    kernel = lower.kernel(lowering.family, lowering.mode, "", lowering.sizes)
+    dtype = lower.graph.tensors[node.outputs[0]].dtype
+    kernel = lower.kernel(lowering.family, lowering.mode, "", lowering.sizes, dtype)
     begin = 1 + len(OPS[node.op].inputs)
     places = range(begin, begin + len(group.others))
     if len(behind) > 1:  # the result so far is the first operand, the others are in their order
@@ -105,14 +106,14 @@ def _elementwise(graph: Graph, follower: Node, node: Node) -> bool:
     """Whether each element of the result comes from the same element of every operand, and may
     take the place of the one that the node has made."""
     op, site = OPS[follower.op], graph.site(follower)
-    shape = graph.tensors[node.outputs[0]].shape
+    made = graph.tensors[node.outputs[0]]
     slots = [slot.rstrip("?") for slot in op.inputs][: len(follower.inputs)]
     slot = slots[follower.inputs.index(node.outputs[0])]
     if op.view or slot not in op.overwrites or len(site.outs) != 1:
         return False
     if follower.outputs[0] in {new for _, new in graph.updates}:
         return False
-    if any(t.shape != shape or t.dtype != "f32" for t in (*site.ins, *site.outs)):
+    if any((t.shape, t.dtype) != (made.shape, made.dtype) for t in (*site.ins, *site.outs)):
         return False
     axes = {axis.spans[0].dim: axis for axis in op.axes(site) if axis.spans}
     operands = {*slots, op.outputs[0].rstrip("?")}
@@ -122,7 +123,7 @@ def _elementwise(graph: Graph, follower: Node, node: Node) -> bool:
         and all((s.dim, s.step, s.start, s.extent) == (dim, 1, 0, 1) for s in axis.spans)
         for dim, axis in axes.items()
     )
-    covered = all(dim in axes for dim, extent in enumerate(shape) if extent > 1)
+    covered = all(dim in axes for dim, extent in enumerate(made.shape) if extent > 1)
     return plain and covered and op.lower(site).repeat == 1
 
 

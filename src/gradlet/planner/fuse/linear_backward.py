@@ -29,7 +29,8 @@ def back_kernels(
     graph: Graph, product: Node, isa: tuple[str, ...], *, masked: bool = False
 ) -> list[Kernel]:
     mode = f"relu_{UPDATE}" if masked else UPDATE
-    return candidates(FAMILY, mode, "", back_sizes(graph, product), isa, "f32")
+    dtype = graph.tensors[product.outputs[0]].dtype
+    return candidates(FAMILY, mode, "", back_sizes(graph, product), isa, dtype)
 
 
 def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:

@@ -17,7 +17,7 @@ STEPS = 2
 
 def loss_kernels(graph: Graph, loss: Node, isa: tuple[str, ...]) -> list[Kernel]:
     sizes = OPS[loss.op].lower(graph.site(loss)).sizes
-    return candidates(FAMILY, loss.op, "", sizes, isa, "f32")
+    return candidates(FAMILY, loss.op, "", sizes, isa, graph.tensors[loss.inputs[0]].dtype)
 
 
 def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:

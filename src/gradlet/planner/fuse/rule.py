@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradlet.ir.dtypes import DTYPES
-from gradlet.ir.graph import OWN_SPACE, Graph, Node
-from gradlet.kernels.catalogue import MAY, Kernel, candidates, fetched, scratch_elements
+from gradlet.errors import GradletError
+from gradlet.ir.graph import OWN_SPACE, Graph, Node, Site
+from gradlet.kernels.catalogue import MAY, Kernel, candidates, dtype_of, fetched, scratch_bytes
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.launch import Launch
@@ -63,13 +63,17 @@ class Lowerer:
         wanted = self.asked.get(call, self.variants.get(found[0].family))
         return next((kernel for kernel in found if kernel.variant == wanted), found[-1])
 
-    def kernel(self, family: str, mode: str, epilogue: str, sizes: Mapping[str, Size]) -> Kernel:
-        return self.best(candidates(family, mode, epilogue, sizes, self.target.isa, "f32"))
+    def kernel(
+        self, family: str, mode: str, epilogue: str, sizes: Mapping[str, Size], dtype: str
+    ) -> Kernel:
+        found = candidates(family, mode, epilogue, sizes, self.target.isa, dtype)
+        assert found, f"nothing computes {family} {mode} {epilogue} in {dtype}"
+        return self.best(found)
 
     def scratch(self, kernel: Kernel, sizes: Mapping[str, Size], name: str) -> str:
         """The name of the scratch of a call, if it needs any."""
-        elements = scratch_elements(kernel, sizes, self.target.cores)
-        return f"{OWN_SPACE}scratch.{name}" if elements else ""
+        needed = scratch_bytes(kernel, sizes, self.target.cores)
+        return f"{OWN_SPACE}scratch.{name}" if needed else ""
 
     def single(
         self,
@@ -83,9 +87,13 @@ class Lowerer:
         epilogue, its last operands; others: inputs of further launches."""
         first, last = group.nodes[0], group.nodes[-1]
         op = OPS[first.op]
-        lowering = op.lower(self.graph.site(first))
+        site = self.graph.site(first)
+        lowering = op.lower(site)
         sizes, isa = lowering.sizes, self.target.isa
-        found = candidates(lowering.family, lowering.mode, epilogue, sizes, isa, "f32")
+        dtype = dtype_of(lowering.family, lowering.mode, site)
+        found = candidates(lowering.family, lowering.mode, epilogue, sizes, isa, dtype)
+        if not found:
+            raise GradletError(_no_kernel(site, dtype))
         kernel = self.best([k for k in found if self._has_room(k, sizes)], last.name)
         outputs = last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs))
         beside = group.beside[-1].outputs if group.beside else ()
@@ -102,15 +110,21 @@ class Lowerer:
             (*inputs, *others),
             (Launch(kernel, operands, (sizes,), repeat=lowering.repeat),),
             self.scratch(kernel, sizes, last.name),
-            OPS[first.op].work(self.graph.site(first)).macs,
+            op.work(site).macs,
         )
 
     def _has_room(self, kernel: Kernel, sizes: Mapping[str, Size]) -> bool:
         """A kernel that fetches its inputs needs the nearest memory for them."""
         if not fetched(kernel, MAY):
             return True
-        size = scratch_elements(kernel, sizes, self.target.cores) * DTYPES[kernel.dtype].bytes
+        size = scratch_bytes(kernel, sizes, self.target.cores)
         return size <= self.target.room(self.target.memories[0])
+
+
+def _no_kernel(site: Site, dtype: str) -> str:
+    where = f"module '{site.node.module}': " if site.node.module else ""
+    shapes = ", ".join(map(str, site.ins))
+    return f"{where}no kernel computes {site.node.op}({shapes}) in {dtype}"
 
 
 @dataclass(frozen=True)

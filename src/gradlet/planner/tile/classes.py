@@ -9,7 +9,7 @@ from itertools import product
 from gradlet.ir.graph import Shape, Site
 from gradlet.ops.base import Axis, Op, Size
 from gradlet.planner.tile.search import Operand, slots
-from gradlet.planner.tiling import Range, TileAxis, Window, box_elements, dense, lines_of
+from gradlet.planner.tiling import Range, TileAxis, Window, box_elements, dense, slot_size
 
 
 def signature(site: Site) -> object:
@@ -56,10 +56,10 @@ def part_of(op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int])
 def copyable(window: Window, tiles: Sequence[TileAxis]) -> bool:
     """Whether the box of every kind of tile is lines of planes, or one run of bytes where it is
     used where it lies; at the ends of a map a box may have more levels than in the middle."""
-    boxes = (window.box(_in_order(tiles, kind)) for kind in all_kinds(tiles))
+    ranges = [_in_order(tiles, kind) for kind in all_kinds(tiles)]
     if not window.near:
-        return window.fetched or all(dense(window.shape, box) for box in boxes)
-    return all(lines_of(window.shape, box, 4) for box in boxes)
+        return window.fetched or all(dense(window.shape, window.box(part)) for part in ranges)
+    return all(map(window.runs, ranges))
 
 
 def window_on(
@@ -67,7 +67,12 @@ def window_on(
 ) -> Window:
     spans = tuple((places[number], span) for number, span in operand.spans if number in places)
     window = Window(
-        operand.tensor, operand.shape, spans, once=operand.once, fetched=operand.fetched
+        operand.tensor,
+        operand.shape,
+        operand.item,
+        spans,
+        once=operand.once,
+        fetched=operand.fetched,
     )
     if not operand.windowed:
         return window
@@ -77,7 +82,7 @@ def window_on(
         window,
         near=operand.tensor,  # a name of its own comes with the place
         slots=slots(operand, bool(spans), double_buffered),
-        slot_bytes=largest * 4,
+        slot_bytes=slot_size(largest, operand.item),
         load=operand.load,
         store=operand.store,
     )

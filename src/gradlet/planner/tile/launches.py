@@ -119,8 +119,9 @@ class TileLaunches:
         own, summed = gradient + 1, whole.operands[-2]
         yield launch(self._common(whole.kernel, "", given), (own, summed), given, FIRST)
         yield launch(self._common(whole.kernel, SUM, given), (own, summed), given, LATER)
-        lowering = OPS[update.op].lower(self.graph.site(update))
-        like = Kernel(lowering.family, lowering.mode, "", "", "f32")
+        own_site = self.graph.site(update)
+        lowering = OPS[update.op].lower(own_site)
+        like = Kernel(lowering.family, lowering.mode, "", "", own_site.outs[0].dtype)
         counts = tuple({"count": item["channels"]} for item in given)
         results = range(call.own_outputs, len(call.outputs))
         places = _update_operands(call, results, own)
@@ -136,11 +137,11 @@ class TileLaunches:
         """What comes behind a box of the result: elementwise nodes, or the update of weights when
         their gradient has added up there."""
         first, last = group.nodes[0], group.nodes[-1]
-        made = self.graph.tensors[first.outputs[0]].shape
-        sizes = tuple(self._part_of(last, made, part) for part in parts)
+        made = self.graph.tensors[first.outputs[0]]
+        sizes = tuple(self._part_of(last, made.shape, part) for part in parts)
         lowering = lowered(self.graph, group.nodes[1:])
         kernel = self._common(
-            Kernel(lowering.family, lowering.mode, "", "", "f32"), "", sizes, variant
+            Kernel(lowering.family, lowering.mode, "", "", made.dtype), "", sizes, variant
         )
         assert kernel is not None, f"nothing computes {lowering.family} {lowering.mode} in tiles"
         return Launch(kernel, places, sizes, When(LAST))

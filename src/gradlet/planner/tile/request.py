@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from gradlet.ir.dtypes import DTYPES
 from gradlet.ir.graph import Graph, Shape, Site
 from gradlet.kernels.catalogue import (
     Kernel,
@@ -13,7 +12,7 @@ from gradlet.kernels.catalogue import (
     families,
     grain,
     modelled_cost,
-    scratch_elements,
+    scratch_bytes,
     variant_of,
 )
 from gradlet.ops import OPS
@@ -82,6 +81,7 @@ class Problems:
                 Operand(
                     name,
                     shapes[name],
+                    self.graph.tensors[name].element.bytes,
                     spans,
                     load=not written or fused,
                     store=written,
@@ -145,6 +145,8 @@ class Problems:
         tileable = self._tileable_axes(op, site, axes)
         mode = families()[call.kernel.family].modes[call.kernel.mode]
         sums = SUM in mode.epilogues and len(site.outs) == 1
+        if call.kernel.element.accumulate:  # sums of tiles would be rounded to what is stored
+            sums = False
         allowed = tuple(
             can and axis.name not in refused and (sums or not axis.reduction)
             for can, axis in zip(tileable, axes, strict=True)
@@ -175,8 +177,7 @@ class Problems:
     def scratch(self, kernel: Kernel, sizes: Mapping[str, Size]) -> int:
         if not variant_of(kernel).scratch:
             return 0
-        elements = scratch_elements(kernel, sizes, self.target.cores)
-        return elements * DTYPES[kernel.dtype].bytes
+        return scratch_bytes(kernel, sizes, self.target.cores)
 
     def _tile_needs(
         self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]

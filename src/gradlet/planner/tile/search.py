@@ -16,9 +16,8 @@ from math import prod
 from gradlet.ir.graph import Shape
 from gradlet.ops.base import Axis, Span
 from gradlet.planner.tile.balance import shares, work_before
-from gradlet.planner.tiling import Range, dense, lines_of
+from gradlet.planner.tiling import Range, dense, lines_of, slot_size
 
-WORD = 4
 TILE_CYCLES = 1400  # start of transfers, barriers, call of the kernel, whose code is cold
 RUN_CYCLES = 100  # of a core, where lines of the result begin that are not neighbours
 CALL_CYCLES = 250
@@ -40,6 +39,7 @@ class Operand:
 
     tensor: str
     shape: Shape
+    item: int  # bytes of an element
     spans: tuple[tuple[int, Span], ...]  # number of the axis in Problem.axes
     load: bool
     store: bool
@@ -266,7 +266,7 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     used, effort = problem.kernel(tile)
     for operand, extent, moves in zip(operands, extents, moving, strict=True):
         used += (
-            slots(operand, moves, problem.double_buffered) * extent * WORD
+            slots(operand, moves, problem.double_buffered) * slot_size(extent, operand.item)
             if operand.windowed
             else 0
         )
@@ -323,14 +323,14 @@ def _transfers(
 
 def _copy_cycles(operand: Operand, extent: int, tile: Sequence[int], axes: Sequence[Axis]) -> float:
     boxed = tuple((0, wide) for wide, _ in operand.ranges_box(tile, axes))
-    found = lines_of(operand.shape, boxed, WORD)
+    found = lines_of(operand.shape, boxed, operand.item)
     lines = found.lines * found.planes if found else extent
-    return extent * WORD / operand.bandwidth + LINE_CYCLES * lines
+    return extent * operand.item / operand.bandwidth + LINE_CYCLES * lines
 
 
 def _planes(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
     boxed = tuple((0, wide) for wide, _ in operand.ranges_box(tile, axes))
-    found = lines_of(operand.shape, boxed, WORD)
+    found = lines_of(operand.shape, boxed, operand.item)
     return found.planes if found else 1
 
 
@@ -349,7 +349,7 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
         return 0
     box: tuple[Range, ...] = tuple((0, e) for e, _ in operand.ranges_box(tile, problem.axes))
     if operand.windowed:
-        return int(lines_of(operand.shape, box, WORD) is None)
+        return int(lines_of(operand.shape, box, operand.item) is None)
     return int(not dense(operand.shape, box))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from gradlet.ops.base import Size
 from gradlet.planner.launch import EVERY, FIRST, LAST, LATER, Launch
 from gradlet.planner.tile.layout import BOX, FRAME, HOP, STATE, STEP, TILING, WINDOW, WORD
-from gradlet.planner.tiling import Lines, TileAxis, Tiling, Window, lines_of
+from gradlet.planner.tiling import Lines, TileAxis, Tiling, Window
 
 MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
 
@@ -125,7 +125,7 @@ def _window_steps(window: Window, axes: Sequence[TileAxis], made: _Steps) -> Non
             far = 0
             for span in (span for at, span in window.spans if at == number):
                 start, _ = window.along(span, axis.range(index))
-                far += start * prod(window.shape[span.dim + 1 :]) * WORD
+                far += start * prod(window.shape[span.dim + 1 :]) * window.item
             hops.append((far, kind * radix * box_bytes))
         made.add(number, tuple(hops))
 
@@ -139,7 +139,7 @@ def _boxes(window: Window, tiling: Tiling) -> tuple[Lines, ...]:
     for index in product(*firsts):
         at = dict(zip(window.axes, index, strict=True))
         ranges = [axis.range(at.get(number, 0)) for number, axis in enumerate(tiling.axes)]
-        lines = lines_of(window.shape, window.box(ranges), WORD)
+        lines = window.runs(ranges)
         assert lines is not None, f"the box of {window.tensor} cannot be copied"
         found.append(lines)
     return tuple(found)

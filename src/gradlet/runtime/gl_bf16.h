@@ -1,0 +1,23 @@
+/* bfloat16 in memory, single precision to compute with: the upper half of a float. The same bits on every
+ * machine. A struct, so that nobody computes with the bits by mistake. */
+#ifndef GL_BF16_H
+#define GL_BF16_H
+
+#include "gl.h"
+
+typedef struct {
+    uint16_t bits;
+} gl_bf16;
+
+static inline float gl_bf16_load(gl_bf16 half) { return gl_from_bits((uint32_t)half.bits << 16); }
+
+/* To the nearest, of two the even one. All that is no number has the same bits. */
+static inline gl_bf16 gl_bf16_store(float value)
+{
+    const uint32_t bits = gl_to_bits(value);
+    const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const gl_bf16 half = {(uint16_t)(value != value ? 0x7fc0u : rounded)};
+    return half;
+}
+
+#endif

@@ -1,0 +1,179 @@
+"""Elements of two bytes, half precision and bfloat16, go through every stage: each is a row of a
+table, two functions in C, kernels that load and store by them, and nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradlet
+from gradlet.api import plan
+from gradlet.codegen.project import Project, emit
+from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.check import check_graph
+from gradlet.ir.elements import BF16, F16, F32, Element
+from gradlet.ir.graph import Array, Graph
+from gradlet.ir.recipe import Recipe
+from gradlet.oracle.recording import Recording
+from gradlet.runtime import FOLDER
+from gradlet.support import compiler
+from gradlet.targets import target as targets
+from gradlet.training.autodiff import train
+
+BATCH, INPUTS, HIDDEN, OUTPUTS = 3, 21, 77, 5
+"""Odd, so that rows of halves begin in the middle of words."""
+
+
+def network(dtype: str, *, narrow_input: bool, scale: float = 1.0) -> Graph:
+    """Products, sums, a ReLU and a transposition, whose weights and maps are of a type."""
+    generator = np.random.default_rng(3)
+
+    def drawn(*shape: int) -> Array:
+        return generator.standard_normal(shape).astype(np.float32)
+
+    builder = GraphBuilder("halves")
+    x = builder.external("x", (BATCH, INPUTS), "input", dtype if narrow_input else F32.name)
+    first = x if narrow_input else builder.add(f"to_{dtype}", [x])
+    weights = {
+        "w1": (INPUTS, HIDDEN),
+        "b1": (HIDDEN,),
+        "w2": (HIDDEN, HIDDEN),
+        "w3": (HIDDEN, OUTPUTS),
+    }
+    for name, shape in weights.items():
+        builder.value(name, drawn(*shape) / np.sqrt(shape[0]), "param", dtype)
+    hidden = builder.add("matmul", [first, "w1", "b1"], {"layout": "nn"})
+    hidden = builder.add("relu", [hidden])
+    more = builder.add("matmul", [hidden, "w2"], {"layout": "nn"})
+    hidden = builder.add("add", [more, hidden])
+    turned = builder.add("transpose", [hidden], {"axes": (1, 0)})
+    hidden = builder.add("transpose", [turned], {"axes": (1, 0)})
+    result = builder.add("to_f32", [builder.add("matmul", [hidden, "w3"], {"layout": "nn"})])
+    fed = np.stack([scale * drawn(BATCH, INPUTS) for _ in range(2)])
+    element = builder.tensors[x].element
+    return Graph(
+        "halves",
+        dict(builder.tensors),
+        tuple(builder.nodes),
+        ("x",),
+        (result,),
+        dict(builder.data),
+        {"x": element.loaded(element.stored(fed))},
+    )
+
+
+def trained(graph: Graph, **settings: Any) -> Graph:
+    shape = graph.tensors[graph.outputs[0]].shape
+    wanted = np.random.default_rng(4).standard_normal((2, *shape)).astype(np.float32)
+    made = train(graph, replace(Recipe(loss="mse", lr=0.02), **settings), wanted)
+    check_graph(made)
+    return made
+
+
+def project(graph: Graph, folder: Path, target: str = "pulp-open", **sizes: str) -> Project:
+    found = plan(graph, targets.load(target, sizes=sizes))
+    return emit(found, folder, Recording(absent="there is no module"))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("narrow_input", [False, True], ids=["cast", "narrow"])
+@pytest.mark.parametrize("sizes", [{}, {"L1": "16k"}], ids=["whole", "tiles"])
+def test_narrow_elements_train_and_verify(
+    tmp_path: Path, sizes: dict[str, str], narrow_input: bool, dtype: str
+) -> None:
+    """On the simulator, sanitizer on, bit for bit as on the host, whole and tile by tile."""
+    graph = trained(network(dtype, narrow_input=narrow_input))
+    built = project(graph, tmp_path / "halves", **sizes)
+    assert dtype in {kernel.dtype for call in built.plan.calls for kernel in call.kernels}
+    assert bool(built.plan.tilings) == bool(sizes)
+    weights = sum(graph.tensors[name].elements for name in graph.trained)
+    assert sum(graph.tensors[name].bytes for name in graph.trained) == 2 * weights
+    verdict = gradlet.verify(built, steps=3)
+    assert verdict.passed, verdict.to_json()
+    assert verdict.bit_identical == {"host": True, "sim": True}
+
+
+def test_gradients_that_no_large_learning_rate_shows(tmp_path: Path) -> None:
+    """Half precision ends at 65504, so a gradient inside an update is shown by a smaller rate; and
+    momentum, whose state is narrow as well, is updated in the store."""
+    graph = trained(network("f16", narrow_input=False, scale=30.0), momentum=0.9, lr=1e-4)
+    largest = max(np.abs(value).max() for value in graph.samples["x"])
+    assert largest * 2.0**20 > F16.largest
+    built = project(graph, tmp_path / "halves", "host")
+    assert any(call.kernel.epilogue == "momentum" for call in built.plan.calls)
+    verdict = gradlet.verify(built, steps=2)
+    assert verdict.passed, verdict.to_json()
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("& 0x8000u) << 16", "& 0x8000u) << 15"),
+        ("return result;", "return (gl_f16){(uint16_t)(result.bits + 9)};"),
+    ],
+    ids=["sign", "rounding"],
+)
+def test_wrong_halves_are_found(tmp_path: Path, line: str, wrong: str) -> None:
+    """The conversions of a project are those that are verified."""
+    built = project(trained(network("f16", narrow_input=False)), tmp_path / "halves", "host")
+    header = built.folder / "gl_f16.h"
+    text = header.read_text()
+    assert text.count(line) == 1
+    header.write_text(text.replace(line, wrong))
+    verdict = gradlet.verify(built, steps=1, edited=True)
+    assert not verdict.passed
+
+
+def converts(function: Any, to: Array, given: Array) -> None:
+    pointers = (ctypes.c_void_p(array.ctypes.data) for array in (to, given))
+    function(*pointers, ctypes.c_int(given.size))
+
+
+@pytest.mark.parametrize("element", [F16, BF16], ids=lambda element: element.name)
+def test_c_and_python_convert_alike(tmp_path: Path, element: Element) -> None:
+    """Every pattern of 16 bits, and numbers of all sizes with those between two neighbours, beside
+    what PyTorch makes of them."""
+    import torch
+
+    name, kind = element.c, {"f16": torch.float16, "bf16": torch.bfloat16}[element.name]
+    source = tmp_path / "convert.c"
+    source.write_text(
+        f"""#include "{element.header}"
+void widen(float *y, const {name} *x, int n)
+{{
+    for (int i = 0; i < n; ++i) y[i] = {name}_load(x[i]);
+}}
+void narrow({name} *y, const float *x, int n)
+{{
+    for (int i = 0; i < n; ++i) y[i] = {name}_store(x[i]);
+}}
+"""
+    )
+    made = compiler.build_library([source], tmp_path / "convert.so", include=[FOLDER])
+    library = ctypes.CDLL(str(made))
+    patterns = np.arange(2**16, dtype=np.uint16)
+    wide = np.zeros(2**16, np.float32)
+    converts(library.widen, wide, patterns)
+    wanted = torch.from_numpy(patterns.view(np.int16)).view(kind).float().numpy()
+    assert np.array_equal(wide, wanted, equal_nan=True)
+    assert np.array_equal(element.loaded(patterns.view(element.numpy)), wanted, equal_nan=True)
+
+    generator = np.random.default_rng(1)
+    drawn = generator.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
+    finite = np.sort(wanted[np.isfinite(wanted)])
+    between = ((finite[1:].astype(np.float64) + finite[:-1]) / 2).astype(np.float32)
+    numbers = np.concatenate(
+        [drawn, between, np.nextafter(between, np.float32(np.inf)), finite, wanted]
+    )
+    narrow = np.zeros(numbers.size, np.uint16)
+    converts(library.narrow, narrow, numbers)
+    known = ~np.isnan(numbers)
+    expected = torch.from_numpy(numbers).to(kind).view(torch.int16).numpy().view(np.uint16)
+    assert np.array_equal(narrow[known], expected[known])
+    assert np.array_equal(element.stored(numbers).view(np.uint16)[known], expected[known])
+    assert len(set(narrow[~known].tolist())) == 1
