@@ -7,6 +7,9 @@ Two marks say what that is:
                  each first word of a parameter's name, such as every op or every family of kernels
     drawn(n)     of a test with many parameters: n of them, drawn by a seed, and no more
     thorough     a test that repeats at length what others try in short
+
+A test that goes through very many cases takes the fixture `part_of`, which says how many of them: a
+fifth, and all of them with --all or --rest.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 import pytest
 
 SEED = 1
+SWEEP = "part_of"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,8 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all") or any("::" in argument for argument in config.args):
-        return  # who names a test wants it
+    if whole(config):
+        return
     tables: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if mark_of(item):
@@ -44,10 +49,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if item.get_closest_marker("thorough") or (mark_of(item) and item not in drawn)
     }
-    dropped = set(items) - left_out if config.getoption("--rest") else left_out
+    dropped = left_out
+    if config.getoption("--rest"):
+        dropped = {i for i in items if i not in left_out and SWEEP not in fixtures_of(i)}
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = [item for item in items if item not in dropped]
+
+
+def whole(config: pytest.Config) -> bool:
+    """Who names a test wants all of it."""
+    return bool(config.getoption("--all")) or any("::" in argument for argument in config.args)
+
+
+@pytest.fixture
+def part_of(pytestconfig: pytest.Config) -> Callable[[int], int]:
+    """Of so many cases, how many are to be run."""
+    everything = whole(pytestconfig) or pytestconfig.getoption("--rest")
+    return lambda count: count if everything else -(-count // 5)
+
+
+def fixtures_of(item: pytest.Item) -> Sequence[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else ()
 
 
 def mark_of(item: pytest.Item) -> pytest.Mark | None:

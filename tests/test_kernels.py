@@ -207,7 +207,7 @@ def jobs_of(kernel: Kernel) -> list[Job]:
     ]
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "kernel",
     [pytest.param(k, id=k.name, marks=pytest.mark.xdist_group(k.family)) for k in ALL],

@@ -84,6 +84,7 @@ def loss_of(name: str) -> str:
     return "mse" if name in ("tied", "single_neuron") else "cross_entropy"
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_model_in_hwc(name: str, tmp_path: Path) -> None:
     recipe = Recipe(lr=0.05, weight_decay=0.01, loss=loss_of(name))
@@ -233,6 +234,7 @@ def test_unknown_layout() -> None:
         gradlet.build("zoo:tutorial-cnn", "unused", layout="nhwc")
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", ["lenet", "residual", "unet", "temporal", "frozen_norms"])
 def test_onnx_in_hwc(name: str, exporter: str, tmp_path: Path) -> None:

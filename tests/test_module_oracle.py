@@ -99,6 +99,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_module_is_recorded_as_the_recipe_says(recipe: str, layout: str) -> None:
