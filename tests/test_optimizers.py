@@ -114,6 +114,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_optimizer_is_caught(fault: str, tmp_path: Path) -> None:
     way, pattern, old, new = FAULTS[fault]
