@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gradlet.ir.builder import GraphBuilder
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import Array, Graph, Shape, Site
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
@@ -21,7 +22,8 @@ from tests.cases import Case
 
 
 def operands(case: Case, seed: int = 0) -> list[Array]:
-    """Float32 values; labels where the case has classes. Distinct, so that no max is a tie."""
+    """Values that the case's type has; labels where it has classes. Distinct, so that no max is a
+    tie."""
     generator = np.random.default_rng(seed)
     values: list[Array] = []
     for index, shape in enumerate(case.shapes):
@@ -32,7 +34,8 @@ def operands(case: Case, seed: int = 0) -> list[Array]:
             drawn = np.rint(drawn) if case.whole else drawn
             weights = case.op in WEIGHTED_BY and index == 2  # of classes, or of positive targets
             positive = case.positive or weights
-            values.append((np.abs(drawn) + 0.1 if positive else drawn).astype(np.float32))
+            drawn = np.abs(drawn) + 0.1 if positive else drawn
+            values.append(ELEMENTS[case.dtype].rounded(drawn).astype(np.float32))
     return values
 
 
@@ -51,7 +54,7 @@ def op_graph(case: Case, seed: int = 0) -> Graph:
     for index, value in enumerate(operands(case, seed)):
         role = "const" if value.dtype == np.int32 or index in case.frozen else "param"
         role = "state" if case.op == "dropout" and index == 1 else role
-        dtype = "i32" if value.dtype == np.int32 else "f32"
+        dtype = "i32" if value.dtype == np.int32 else case.dtype
         names.append(builder.value(f"p{index}", value, role, dtype))
     outputs = builder.add_many(case.op, names, case.attrs)
     if OPS[case.op].stops:  # something has to learn
@@ -62,6 +65,8 @@ def op_graph(case: Case, seed: int = 0) -> Graph:
         outputs = (builder.add("add", [beside, numbers]),)
     learnt = [outputs[index] for index in case.learnt]
     output = learnt[0] if len(learnt) == 1 else builder.add("concat", learnt, {"axis": 0})
+    if builder.tensors[output].element.accumulate:  # losses are computed in single precision
+        output = builder.add("to_f32", [output])
     return Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import zip_longest
 from math import prod
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Site
+from gradlet.ir.elements import F32
+from gradlet.ir.graph import Array, Site, Tensor
 from gradlet.ir.recipe import Recipe
+from gradlet.kernels import catalogue
+from gradlet.kernels.family import Operand
 from gradlet.ops import OPS
-from gradlet.ops.base import Size, ints
+from gradlet.ops.base import Lowering, Size, ints
 from gradlet.ops.learning.optimizer import update_op
 from gradlet.ops.lib.tiling import boxes
 from gradlet.oracle.interpreter import _spread, run_reference
@@ -42,17 +47,24 @@ class Job:
 
 
 @cache
-def jobs_by_mode() -> dict[tuple[str, str], list[Job]]:
-    """Jobs for each family and mode, from every row of the table."""
+def jobs_by_mode(dtype: str = F32.name) -> dict[tuple[str, str], list[Job]]:
+    """Jobs for each family and mode, from every row of the table; for another element type, from
+    the rows in single precision and from its own."""
     found: dict[tuple[str, str], list[Job]] = defaultdict(list)
     for case in (*CASES, *random_cases(240, seed=1)):
+        if case.dtype not in (F32.name, dtype):
+            continue
         graph = op_training_graph(case)
         values = next(iter(run_reference(graph, 1))).values
         for site in graph.sites():
             operands = [values[name] for name in site.node.inputs]
             for part, own in ((site, operands), *_tiles(site, operands)):
                 lowering = OPS[part.node.op].lower(part)
-                found[lowering.family, lowering.mode].append(_job(case, part, own))
+                typed = _retyped(part, lowering, dtype)
+                if catalogue.dtype_of(lowering.family, lowering.mode, typed) == dtype:
+                    job = _job(case, typed, own)
+                    if _fits(job):
+                        found[lowering.family, lowering.mode].append(job)
     found["unary", "reset"] = [
         Job("reset", job.site, job.inputs, (zero,), (zero,), job.sizes)
         for job in found["unary", "relu"]
@@ -117,10 +129,11 @@ def _of_channels(job: Job) -> Job:
 def _of_sum(job: Job) -> Job:
     """The same of the sum of two operands in place of the first."""
     first, *others = job.inputs
-    second = np.random.default_rng(first.size).standard_normal(first.shape).astype(np.float32)
+    drawn = np.random.default_rng(first.size).standard_normal(first.shape)
+    second = _held(job.site.ins[0], drawn)
     total = first.astype(np.float64) + second
     expected = OPS[job.site.node.op].reference({}, total, *others)
-    rounded = 2.0**-24 * np.abs(total)  # one addition
+    rounded = job.site.ins[0].element.unit_roundoff * np.abs(total)  # one addition
     return replace(
         job,
         label=f"sum: {job.label}",
@@ -162,9 +175,34 @@ def _tiles(site: Site, operands: list[Array]) -> list[tuple[Site, list[Array]]]:
     return found
 
 
+def _retyped(site: Site, lowering: Lowering, dtype: str) -> Site:
+    """The same node with all operands of another type that a kernel of that type takes so."""
+    mode = catalogue.families()[lowering.family].modes[lowering.mode]
+
+    def typed(formal: Sequence[Operand], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        pairs = zip_longest(formal[: len(tensors)], tensors)
+        return tuple(
+            replace(t, dtype=dtype) if o and not o.dtype and t.dtype == F32.name else t
+            for o, t in pairs
+        )
+
+    return Site(site.node, typed(mode.inputs, site.ins), typed(mode.outputs, site.outs))
+
+
+def _fits(job: Job) -> bool:
+    """Whether its operands are none that their types cannot hold."""
+    pairs = zip(job.site.ins, job.inputs, strict=True)
+    return all(not t.element.accumulate or t.element.fits(value) for t, value in pairs)
+
+
+def _held(tensor: Tensor, value: Array) -> Array:
+    """As memory holds it, in single precision."""
+    return tensor.element.rounded(value).astype(np.float32) if value.dtype.kind == "f" else value
+
+
 def _job(case: Case, site: Site, values: list[Array]) -> Job:
     op = OPS[site.node.op]
-    inputs = [v.astype(np.float32) if v.dtype.kind == "f" else v for v in values]
+    inputs = [_held(t, v) for t, v in zip(site.ins, values, strict=True)]
     wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in inputs]
     results = op.reference(site.attrs, *wide)
     spread = _spread(site, wide, results)

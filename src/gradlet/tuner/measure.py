@@ -17,7 +17,6 @@ from gradlet.tuner.image import Place, table_image
 from gradlet.tuner.program import Function
 
 ALIGN = 16
-ITEM = 4
 NO_FIT = -1
 UNLIMITED = 1_000_000_000
 """Cycles of a candidate that is measured to its end, however slow."""
@@ -130,7 +129,7 @@ def fetched_bytes(tiling: Tiling) -> float:
         if window and window.load:
             inner = max(window.axes, default=-1)
             times = prod(axis.count for axis in tiling.axes[: inner + 1])
-            total += times * ITEM * prod(_mean_extents(window, tiling))
+            total += times * window.item * prod(_mean_extents(window, tiling))
     return total
 
 
