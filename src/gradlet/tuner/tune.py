@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
-from gradlet.kernels.lab.runner import require_trials
+from gradlet.kernels.lab.program import require_trials
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.planner import Options, ScheduleOverride, Tiler, plan, tiling_requests
 from gradlet.runtime import TILES_TRIAL
