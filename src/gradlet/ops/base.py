@@ -248,6 +248,12 @@ def register(cls: OpClass) -> OpClass:
     return cls
 
 
+def each(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    """One number for each dimension, from one for all or from as many."""
+    items = [value] if isinstance(value, int) else list(value)
+    return tuple(int(n) for n in (items * dims if len(items) == 1 else items))
+
+
 def pair(value: Any) -> tuple[int, int]:
     """An int or a one- or two-element sequence, as PyTorch takes them, as (height, width)."""
     items = [value] if isinstance(value, int) else list(value)
