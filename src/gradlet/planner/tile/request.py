@@ -88,7 +88,7 @@ class Problems:
                     windowed=storage not in near,
                     once=slot in op.adds_once,
                     storage=storage,
-                    bandwidth=self.target.bandwidth(storage in self.farthest),
+                    farthest=storage in self.farthest,
                     beside=beside,
                 )
             )
@@ -166,6 +166,7 @@ class Problems:
             present,
             call.macs,
             self.target.cores,
+            self.target.cost,
             double_buffered,
             lambda tile: self._tile_needs(call.kernel, site, axes, tile),
             allowed,
@@ -180,15 +181,16 @@ class Problems:
 
     def _tile_needs(
         self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
-    ) -> tuple[int, int]:
-        """Scratch and cost of the first tile by the kernel of the whole node; the others are
+    ) -> tuple[int, float]:
+        """Scratch and cycles of the first tile by the kernel of the whole node; the others are
         alike."""
         if not variant_of(kernel).scratch and not cost_matters(kernel):
-            return 0, 0
+            return 0, 0.0
         op = OPS[site.node.op]
         ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
         sizes = op.lower(op.tile(site, ranges) or site).sizes
-        return self.scratch(kernel, sizes), modelled_cost(kernel, sizes, self.target.cores)
+        cycles = modelled_cost(kernel, sizes, self.target.cores, self.target.cost)
+        return self.scratch(kernel, sizes), cycles
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
         key = signature(site)

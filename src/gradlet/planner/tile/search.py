@@ -15,19 +15,12 @@ from math import prod
 
 from gradlet.ir.graph import Shape
 from gradlet.ops.base import Axis, Span
-from gradlet.planner.tile.balance import shares, work_before
+from gradlet.planner.tile.balance import work_before
+from gradlet.planner.tile.cost import CostModel
 from gradlet.planner.tiling import Range, dense, lines_of
+from gradlet.targets.cost import Cost
 
 WORD = 4
-TILE_CYCLES = 1400  # start of transfers, barriers, call of the kernel, whose code is cold
-RUN_CYCLES = 100  # of a core, where lines of the result begin that are not neighbours
-CALL_CYCLES = 250
-VISIBLE = 4.0  # of a cycle of copying that nothing hides; tuning knows better
-MACS_PER_CYCLE = 0.55  # of one core
-WORDS_PER_CYCLE = 0.25
-LINE_CYCLES = 3  # of a line of a transfer, besides its bytes
-COMMAND_CYCLES = 50  # of a core, for a plane of a box: each is a command of its own
-ADD_CYCLES = 14  # per element and further tile of a sum
 MOST_AXES = 4
 MOST_TILES = 1000  # along an axis: their hops are in the table, where offsets have 16 bits
 STEPS = 24
@@ -46,7 +39,7 @@ class Operand:
     windowed: bool
     once: bool = False
     storage: str = ""
-    bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
+    farthest: bool = False  # it lies in the memory behind that of the program
     fetched: bool = False  # by the kernel itself, from where it lies
     beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
 
@@ -72,10 +65,11 @@ class Problem:
     operands: tuple[Operand, ...]
     macs: int
     cores: int
+    constants: Cost
     double_buffered: bool
-    kernel: Callable[[Sequence[int]], tuple[int, int]] = lambda tile: (0, 0)
-    """Bytes of scratch and multiply-adds that tiles of these sizes are worth; 0: as many as there
-    are."""
+    kernel: Callable[[Sequence[int]], tuple[int, float]] = lambda tile: (0, 0.0)
+    """Bytes of scratch, and cycles of the busiest core on tiles of these sizes; 0: as the
+    multiply-adds of the node say."""
     tileable: tuple[bool, ...] = ()
     gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
     judged: dict[tuple[int, ...], Candidate] = field(
@@ -98,9 +92,9 @@ class Problem:
     @cached_property
     def work(self) -> float:
         """Cycles of the team on the whole node."""
-        words = sum(prod(operand.shape) for operand in self.operands)
-        alone = self.macs / MACS_PER_CYCLE + words / WORDS_PER_CYCLE * (0.2 if self.macs else 1)
-        return alone / self.cores
+        words, constants = sum(prod(o.shape) for o in self.operands), self.constants
+        each = constants.word_of_macs if self.macs else constants.word
+        return (self.macs * constants.mac + words * each) / self.cores
 
 
 @dataclass(frozen=True)
@@ -112,8 +106,6 @@ class Candidate:
     bytes: int = 0
     wrong: int = 0  # operands that cannot be seen so
     cost: float = 0.0
-    transfer: float = field(default=0.0, compare=False)  # cycles
-    visible: float = field(default=0.0, compare=False)
 
     def rank(self, room: int) -> tuple[float, ...]:
         return (self.wrong, max(0, self.bytes - room), self.cost)
@@ -127,11 +119,6 @@ def ladder(size: int) -> tuple[int, ...]:
         found.append(-(-size // parts))
         parts = max(parts + 1, parts * 5 // 4)
     return tuple(dict.fromkeys([*found, 1]))
-
-
-def search(problem: Problem, room: int) -> Candidate | None:
-    """The best tiling that fits into `room` bytes, if any does."""
-    return next(iter(explored(problem, room)), None)
 
 
 def explored(problem: Problem, room: int) -> list[Candidate]:
@@ -261,40 +248,22 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     wrong = sum(_cannot(problem, operand, tile, counts) for operand in operands)
     wrong += _clashes(problem, [*free, *summed]) + max(0, len(free) + len(summed) - MOST_AXES)
     wrong += sum(count > MOST_TILES for count in counts)
+    used, busiest = problem.kernel(tile)
     extents = [prod(e for e, _ in operand.ranges_box(tile, problem.axes)) for operand in operands]
     moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
-    used, effort = problem.kernel(tile)
     for operand, extent, moves in zip(operands, extents, moving, strict=True):
         used += (
             slots(operand, moves, problem.double_buffered) * extent * WORD
             if operand.windowed
             else 0
         )
-    tiles = prod(counts)
-    shared = shares(problem, tile)
-    again = (prod(counts[n] for n in summed) - 1) * prod(operands[0].shape)
-    work = problem.work * shared.uneven
-    if effort:
-        work = tiles * effort / (MACS_PER_CYCLE * problem.cores)
-    compute = work + again * ADD_CYCLES / problem.cores
-    copied = [
-        (operand, _copy_cycles(operand, extent, tile, problem.axes))
-        for operand, extent in zip(operands, extents, strict=True)
-        if operand.windowed and (operand.load or operand.store)
-    ]
-    planes = max((_planes(o, tile, problem.axes) for o, _ in copied), default=1)
-    trouble = TILE_CYCLES + RUN_CYCLES * shared.runs + COMMAND_CYCLES * (planes - 1)
     best: Candidate | None = None
+    model = CostModel(problem, tile, counts, operands, busiest)
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
-        loops = [*order, *summed]
-        transfer, first, last = _transfers(copied, loops, counts)
-        hidden = (
-            max(compute, transfer) if problem.double_buffered and tiles > 1 else compute + transfer
-        )
-        visible = first + last if problem.double_buffered else transfer
-        cost = hidden + VISIBLE * visible + tiles * trouble + CALL_CYCLES + used / 32
+        loops = (*order, *summed)
+        cost = model.cycles(loops) + used * problem.constants.room
         if best is None or cost < best.cost:
-            best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
+            best = Candidate(tile, loops, used, wrong, cost)
     assert best is not None
     return best
 
@@ -304,34 +273,6 @@ def slots(operand: Operand, moves: bool, double_buffered: bool) -> int:
     if not moves or not double_buffered:
         return 1
     return 3 if operand.load and operand.store else 2
-
-
-def _transfers(
-    copied: Sequence[tuple[Operand, float]], loops: Sequence[int], counts: Sequence[int]
-) -> tuple[float, float, float]:
-    """Cycles of all transfers, of the first boxes in, and of the last ones out; of each operand
-    that is copied those of one box are given."""
-    total = first = last = 0.0
-    for operand, once in copied:
-        places = operand.moves(loops)
-        times = prod(counts[number] for number in loops[: places[-1] + 1]) if places else 1
-        total += times * once * (operand.load + operand.store)
-        first += once * operand.load
-        last += once * operand.store
-    return total, first, last
-
-
-def _copy_cycles(operand: Operand, extent: int, tile: Sequence[int], axes: Sequence[Axis]) -> float:
-    boxed = tuple((0, wide) for wide, _ in operand.ranges_box(tile, axes))
-    found = lines_of(operand.shape, boxed, WORD)
-    lines = found.lines * found.planes if found else extent
-    return extent * WORD / operand.bandwidth + LINE_CYCLES * lines
-
-
-def _planes(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
-    boxed = tuple((0, wide) for wide, _ in operand.ranges_box(tile, axes))
-    found = lines_of(operand.shape, boxed, WORD)
-    return found.planes if found else 1
 
 
 def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]) -> int:
