@@ -23,6 +23,7 @@ from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.model import Call
 from gradlet.planner.tile.classes import signature
 from gradlet.planner.tile.search import Operand, Problem
+from gradlet.targets.cost import Cost
 from gradlet.targets.target import Target
 
 SUM = "sum"
@@ -168,7 +169,7 @@ class Problems:
             self.target.cores,
             self.target.cost,
             double_buffered,
-            lambda tile: self._tile_needs(call.kernel, site, axes, tile),
+            lambda tile, constants: self._tile_needs(call.kernel, site, axes, tile, constants),
             allowed,
             gradient,
         )
@@ -180,7 +181,12 @@ class Problems:
         return elements * DTYPES[kernel.dtype].bytes
 
     def _tile_needs(
-        self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
+        self,
+        kernel: Kernel,
+        site: Site,
+        axes: Sequence[Axis],
+        tile: Sequence[int],
+        constants: Cost,
     ) -> tuple[int, float]:
         """Scratch and cycles of the first tile by the kernel of the whole node; the others are
         alike."""
@@ -189,8 +195,8 @@ class Problems:
         op = OPS[site.node.op]
         ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
         sizes = op.lower(op.tile(site, ranges) or site).sizes
-        cycles = modelled_cost(kernel, sizes, self.target.cores, self.target.cost)
-        return self.scratch(kernel, sizes), cycles
+        busiest = modelled_cost(kernel, sizes, self.target.cores, constants)
+        return self.scratch(kernel, sizes), busiest
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
         key = signature(site)

@@ -67,7 +67,7 @@ class Problem:
     cores: int
     constants: Cost
     double_buffered: bool
-    kernel: Callable[[Sequence[int]], tuple[int, float]] = lambda tile: (0, 0.0)
+    kernel: Callable[[Sequence[int], Cost], tuple[int, float]] = lambda tile, constants: (0, 0.0)
     """Bytes of scratch, and cycles of the busiest core on tiles of these sizes; 0: as the
     multiply-adds of the node say."""
     tileable: tuple[bool, ...] = ()
@@ -90,11 +90,8 @@ class Problem:
         return tuple(work_before(self, number) for number in range(len(self.axes)))
 
     @cached_property
-    def work(self) -> float:
-        """Cycles of the team on the whole node."""
-        words, constants = sum(prod(o.shape) for o in self.operands), self.constants
-        each = constants.word_of_macs if self.macs else constants.word
-        return (self.macs * constants.mac + words * each) / self.cores
+    def words(self) -> int:
+        return sum(prod(operand.shape) for operand in self.operands)
 
 
 @dataclass(frozen=True)
@@ -242,23 +239,16 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     counts = [-(-axis.size // t) for axis, t in zip(problem.axes, tile, strict=True)]
     free = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and not axis.reduction]
     summed = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and axis.reduction]
-    operands = list(problem.operands)
-    if summed and problem.gradient is not None:
-        operands.append(problem.gradient)
-    wrong = sum(_cannot(problem, operand, tile, counts) for operand in operands)
+    model = cost_model(problem, tile)
+    wrong = sum(_cannot(problem, operand, tile, counts) for operand in model.operands)
     wrong += _clashes(problem, [*free, *summed]) + max(0, len(free) + len(summed) - MOST_AXES)
     wrong += sum(count > MOST_TILES for count in counts)
-    used, busiest = problem.kernel(tile)
-    extents = [prod(e for e, _ in operand.ranges_box(tile, problem.axes)) for operand in operands]
-    moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
-    for operand, extent, moves in zip(operands, extents, moving, strict=True):
-        used += (
-            slots(operand, moves, problem.double_buffered) * extent * WORD
-            if operand.windowed
-            else 0
-        )
+    used = model.scratch
+    for operand in filter(lambda operand: operand.windowed, model.operands):
+        extent = prod(e for e, _ in operand.ranges_box(tile, problem.axes))
+        moves = any(counts[n] > 1 for n, _ in operand.spans)
+        used += slots(operand, moves, problem.double_buffered) * extent * WORD
     best: Candidate | None = None
-    model = CostModel(problem, tile, counts, operands, busiest)
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
         loops = (*order, *summed)
         cost = model.cycles(loops) + used * problem.constants.room
@@ -266,6 +256,16 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
             best = Candidate(tile, loops, used, wrong, cost)
     assert best is not None
     return best
+
+
+def cost_model(problem: Problem, tile: tuple[int, ...], constants: Cost | None = None) -> CostModel:
+    """Of tiles of these sizes."""
+    counts = [-(-axis.size // t) for axis, t in zip(problem.axes, tile, strict=True)]
+    operands, constants = list(problem.operands), constants or problem.constants
+    summed = any(n > 1 and a.reduction for n, a in zip(counts, problem.axes, strict=True))
+    if summed and problem.gradient is not None:
+        operands.append(problem.gradient)
+    return CostModel(problem, tile, counts, operands, constants, *problem.kernel(tile, constants))
 
 
 def slots(operand: Operand, moves: bool, double_buffered: bool) -> int:
