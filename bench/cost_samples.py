@@ -60,7 +60,8 @@ class Sampled(Search):
 class Sample:
     """A call: what there is to choose, and cycles of some of it."""
 
-    label: str
+    network: str
+    call: str
     target: targets.Target
     search: Sampled
     problem: Problem
@@ -128,8 +129,8 @@ def samples(*, quick: bool) -> list[Sample]:
             problem = tiler.problem(request, True)
             if likeness not in found and explored(problem, request.room):
                 search = Sampled(request.call, tiler, request, Settings(), graph)
-                label = f"{name}, {where}: {call}"
-                found[likeness] = Sample(label, target, search, problem, request.room)
+                network = f"{name}, {where}"
+                found[likeness] = Sample(network, call, target, search, problem, request.room)
     return list(found.values())
 
 
@@ -143,18 +144,19 @@ def some(sample: Sample, seed: int) -> list[Candidate]:
 
 
 def measure(wanted: Iterable[tuple[Sample, Candidate]]) -> None:
-    """What is not known yet, target by target."""
-    able: dict[targets.Target, list[tuple[Sample, Candidate, ScheduleOverride]]] = {}
+    """What is not known yet, network by network: each has a program."""
+    able: dict[str, list[tuple[Sample, Candidate, ScheduleOverride]]] = {}
     for sample, candidate in wanted:
         override = None if candidate in sample.cycles else sample.override(candidate)
         if override is not None:
-            able.setdefault(sample.target, []).append((sample, candidate, override))
-    for number, (target, given) in enumerate(able.items()):
+            able.setdefault(sample.network, []).append((sample, candidate, override))
+    for number, (network, given) in enumerate(able.items()):
         searches = list({id(sample): sample.search for sample, _, _ in given}.values())
         with stderr.status(""):
-            stderr.print(f"{number + 1} of {len(able)} devices: {len(given)} schedules")
-            measuring = Measuring(searches, target, Pool(JOBS), Cache(), lambda *_: None)
-            measuring.measure([(sample.search, override) for sample, _, override in given])
+            text = f"{number + 1} of {len(able)}: {len(given)} schedules of {network}"
+            stderr.print(text, soft_wrap=True)
+            quiet = Measuring(searches, given[0][0].target, Pool(JOBS), Cache(), lambda *_: None)
+            quiet.measure([(sample.search, override) for sample, _, override in given])
         for sample, candidate, override in given:
             cycles = sample.search.cycles.get(override)
             if cycles:

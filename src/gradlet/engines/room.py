@@ -72,22 +72,30 @@ def _slimming_pays(found: Plan, stack: int) -> bool:
 
 
 def _surely_fits(plan: Plan) -> bool:
-    """Whether the program fits as it is planned for, by what is known of its kernels, and to plan
-    with a smaller stack would not pay: linking it would tell nothing new."""
-    target = plan.target
-    if not target.machine or zig() is None:
+    """Whether the program fits as it is planned for, and planning with a smaller stack would not
+    pay: linking it would tell nothing new."""
+    if not plan.target.machine or zig() is None:
         return True  # as the target says: there is no compiler for it
+    guess = estimated(plan)
+    if guess is None:
+        return False
+    least, most = guess
+    return most.fit(plan) and not _slimming_pays(plan, least.stack)
+
+
+def estimated(plan: Plan) -> tuple[Needs, Needs] | None:
+    """Bounds of what the program takes; None if it has a kernel of which nothing is known."""
+    target, near = plan.target, plan.target.memories[0]
     known = [recall_json(place) for place in _places(plan, used_kernels(plan))]
     if None in known:
-        return False
-    deepest = max((kernel["stack"] for kernel in known), default=0)
-    least, most = (reserved_for(deepest + above) for above in ABOVE)
-    near = target.memories[0]
+        return None
+    kernels = sum(kernel["bytes"] for kernel in known)
     beside = plan.taken(near) if near != target.home else 0  # start-up copies it there
     beside += 0 if golden_level(plan) else golden_bytes(plan)
-    kernels = sum(kernel["bytes"] for kernel in known)
-    code = kernels + beside + REST + EACH_CALL * len(plan.calls)
-    return Needs(code, most).fit(plan) and not _slimming_pays(plan, least)
+    most = kernels + beside + REST + EACH_CALL * len(plan.calls)
+    deepest = max((kernel["stack"] for kernel in known), default=0)
+    least_stack, most_stack = (reserved_for(deepest + above) for above in ABOVE)
+    return Needs(kernels, least_stack), Needs(most, most_stack)
 
 
 def program_needs(plan: Plan) -> Needs:

@@ -54,7 +54,7 @@ class CostModel:
         beside = prod(self.counts) * self._each_tile + constants.call
         if not self.problem.double_buffered:
             return Cycles(0.0, 0.0, self._computing + (1 + constants.visible) * copying + beside)
-        ends = sum(copy.cycles for copy in self._copies)
+        ends = sum(copy.both for copy in self._copies)
         beside += constants.visible * ends
         if prod(self.counts) == 1:
             return Cycles(0.0, 0.0, self._computing + copying + beside)
@@ -73,13 +73,17 @@ class CostModel:
         return work + again * constants.add / cores
 
     def _copying(self, loops: Sequence[int]) -> float:
-        """Of all boxes; one that no loop further inside moves stays where it is."""
-        total = 0.0
+        """Of all boxes; one that no loop further inside moves stays where it is. The two directions
+        go on side by side, but to the farthest memory there is one way for both."""
+        inward = outward = farthest = 0.0
         for copy in self._copies:
-            places = copy.operand.moves(loops)
+            operand, places = copy.operand, copy.operand.moves(loops)
             times = prod(self.counts[n] for n in loops[: places[-1] + 1]) if places else 1
-            total += times * copy.cycles
-        return total
+            inward += times * copy.cycles * operand.load
+            outward += times * copy.cycles * operand.store
+            farthest += times * copy.both * operand.farthest
+        less, more = sorted((inward, outward))
+        return max(more + self.constants.both * less, farthest)
 
     @property
     def _each_tile(self) -> float:
@@ -107,14 +111,18 @@ class CostModel:
             if operand.farthest
             else (constants.far_byte, constants.far_line)
         )
-        once = elements * WORD * byte + line * lines
-        return _Copy(operand, once * (operand.load + operand.store), planes)
+        return _Copy(operand, elements * WORD * byte + line * lines, planes)
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """Of a box, in and out: its cycles, and the planes of lines that it is made of."""
+    """Of a box: cycles one way, and the planes of lines that it is made of."""
 
     operand: Operand
     cycles: float
     planes: int
+
+    @property
+    def both(self) -> float:
+        """Cycles of what is done with it: in, out or both."""
+        return self.cycles * (self.operand.load + self.operand.store)
