@@ -45,9 +45,9 @@ ZOO = (
 QUICK = tuple(case for case in ZOO if case[0] in ("tutorial-cnn", "ds-cnn"))
 LAYERS = 36
 BEST, OTHERS = 8, 12
-"""Of each call: so many of the best judged, and of others."""
+"""Of each call: so many of the best estimated, and of others."""
 WORST = 4.0
-"""Times the cycles of the best judged: what is thought to be slower is not measured."""
+"""Times the cycles of the best estimated: what is thought to be slower is not measured."""
 
 
 class Sampled(Search):
@@ -137,12 +137,12 @@ def samples(*, quick: bool) -> list[Sample]:
 
 
 def some(sample: Sample, seed: int) -> list[Candidate]:
-    """The best judged, and random others."""
-    judged = explored(sample.problem, sample.room)
-    others = [*judged[BEST:], *along_one_axis(sample.problem, sample.room)]
-    others = [c for c in dict.fromkeys(others) if c.cost < WORST * judged[0].cost]
+    """The best estimated, and random others."""
+    estimated = explored(sample.problem, sample.room)
+    others = [*estimated[BEST:], *along_one_axis(sample.problem, sample.room)]
+    others = [c for c in dict.fromkeys(others) if c.cost < WORST * estimated[0].cost]
     picked = random.Random(seed).sample(others, min(OTHERS, len(others)))
-    return list(dict.fromkeys([*judged[:BEST], *picked]))
+    return list(dict.fromkeys([*estimated[:BEST], *picked]))
 
 
 def measure(wanted: Iterable[tuple[Sample, Candidate]]) -> None:

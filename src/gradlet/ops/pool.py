@@ -26,7 +26,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.lib.channels import MapOp, spatial
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.lib.window import Window, window
 
 
@@ -78,7 +78,7 @@ def _forward_axes(site: Site) -> tuple[Axis, ...]:
     )
 
 
-def _forward_tile(site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+def _forward_tile(site: Site, parts: Mapping[str, Region]) -> Attrs | None:
     """The last windows of a part may reach into the padding, and beyond it."""
     sides = _slide(site.attrs).forward_tile(parts["x"], parts["y"], site.ins[0].shape[2:])
     if sides is None:
@@ -92,7 +92,7 @@ def _forward_tile(site: Site, parts: Mapping[str, Box]) -> Attrs | None:
     return {**site.attrs, "padding": (top, left, bottom, right), "ceil": beyond}
 
 
-def _gradient_tile(site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+def _gradient_tile(site: Site, parts: Mapping[str, Region]) -> Attrs | None:
     """All that is around a part, be it padding or the rest of the plane, is padding to it."""
     sides = _slide(site.attrs).backward_tile(parts["dy"], parts["dx"])
     return None if sides is None else {**site.attrs, "padding": sides, "ceil": (0, 0)}
@@ -124,7 +124,7 @@ class MaxPool2d(MapOp):
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _forward_axes(site)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return _forward_tile(site, parts)
 
     def chw_lower(self, site: Site) -> Lowering:
@@ -183,7 +183,7 @@ class MaxPool2dGrad(MapOp):
             axes.append(Axis(name, -(-dx[dim] // step), (Span("dy", dim), *blocks)))
         return tuple(axes)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return _gradient_tile(site, parts)
 
     def chw_lower(self, site: Site) -> Lowering:
@@ -231,7 +231,7 @@ class AvgPool2d(MapOp):
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _forward_axes(site)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return _forward_tile(site, parts)
 
     def chw_lower(self, site: Site) -> Lowering:
@@ -292,7 +292,7 @@ class AvgPool2dGrad(MapOp):
             slide.backward_axis(1, dx[3], "dy", "dx"),
         )
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         """A part does not know which of its windows reach over the edge of the plane: their means
         have to be over equally many elements."""
         if tile_shape(parts["dx"])[2:] == site.outs[0].shape[2:]:

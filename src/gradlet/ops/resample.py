@@ -31,7 +31,7 @@ from gradlet.ops.base import (
 from gradlet.ops.importers.resize import Rule, resized
 from gradlet.ops.lib.channels import MapOp, spatial
 from gradlet.ops.lib.line import batched
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.shape import reshaped
 
 METHODS = ("nearest", "linear", "corners", "mean")
@@ -122,7 +122,7 @@ class Resample2d(MapOp):
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _axes(site, "x", "y", site.ins[0].shape, site.outs[0].shape)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return {**site.attrs, "size": tile_shape(parts["y"])[2:]}
 
     def chw_lower(self, site: Site) -> Lowering:
@@ -162,7 +162,7 @@ class Resample2dGrad(MapOp):
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _axes(site, "dx", "dy", site.outs[0].shape, site.ins[0].shape)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return {**site.attrs, "size": tile_shape(parts["dx"])[2:]}
 
     def chw_lower(self, site: Site) -> Lowering:

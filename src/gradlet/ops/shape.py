@@ -24,7 +24,7 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.lib.pointwise import MAX_RANK, merge, padded, row_major
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 
 
 @register
@@ -62,7 +62,7 @@ class Reshape(Op):
             Axis(f"dim{dim}", x[dim], (Span("x", dim), Span("y", dim))) for dim in range(shared)
         )
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return {"shape": tile_shape(parts["y"])}
 
     def lower(self, site: Site) -> Lowering:

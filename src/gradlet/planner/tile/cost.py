@@ -73,7 +73,7 @@ class CostModel:
         return work + again * constants.add / cores
 
     def _copying(self, loops: Sequence[int]) -> float:
-        """Of all boxes; one that no loop further inside moves stays where it is. The two directions
+        """Of all regions; one that no loop further inside moves stays where it is. The two directions
         go on side by side, but to the farthest memory there is one way for both."""
         inward = outward = farthest = 0.0
         for copy in self._copies:
@@ -94,7 +94,7 @@ class CostModel:
 
     @cached_property
     def _copies(self) -> list[_Copy]:
-        copied = [o for o in self.operands if o.windowed and (o.load or o.store)]
+        copied = [o for o in self.operands if o.buffered and (o.load or o.store)]
         return [self._copy(operand) for operand in copied]
 
     @cached_property
@@ -102,7 +102,7 @@ class CostModel:
         return shares(self.problem, self.tile)
 
     def _copy(self, operand: Operand) -> _Copy:
-        ranges = tuple((0, wide) for wide, _ in operand.ranges_box(self.tile, self.problem.axes))
+        ranges = tuple((0, wide) for wide, _ in operand.extents(self.tile, self.problem.axes))
         elements, constants = prod(wide for _, wide in ranges), self.constants
         found = lines_of(operand.shape, ranges, WORD)
         lines, planes = (found.lines * found.planes, found.planes) if found else (elements, 1)
@@ -116,7 +116,7 @@ class CostModel:
 
 @dataclass(frozen=True)
 class _Copy:
-    """Of a box: cycles one way, and the planes of lines that it is made of."""
+    """Of a region: cycles one way, and the planes of lines that it is made of."""
 
     operand: Operand
     cycles: float

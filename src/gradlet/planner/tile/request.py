@@ -86,7 +86,7 @@ class Problems:
                     spans,
                     load=not written or fused,
                     store=written,
-                    windowed=storage not in near,
+                    buffered=storage not in near,
                     once=slot in op.adds_once,
                     storage=storage,
                     farthest=storage in self.farthest,
@@ -158,7 +158,7 @@ class Problems:
                 tensor=site.outs[0].name,
                 load=False,
                 store=False,
-                windowed=True,
+                buffered=True,
                 storage="",
             )
         return Problem(

@@ -1,8 +1,8 @@
 """The search for a tiling of one call: which axes are split, how far, in which order.
 
-Every candidate is judged by a rough count of cycles: the larger of computing and copying, what
-cannot be hidden (the first boxes in, the last ones out), and the trouble of every tile. The search
-climbs from the whole node; a node costs the same whatever the size of the network.
+Every candidate is estimated by a rough count of cycles: the larger of computing and copying, what
+cannot be hidden (the first regions in, the last ones out), and the overhead of every tile. The
+search climbs from the whole node; a node costs the same whatever the size of the network.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from gradlet.targets.cost import Cost
 
 WORD = 4
 MOST_AXES = 4
-MOST_TILES = 1000  # along an axis: their hops are in the table, where offsets have 16 bits
+MOST_TILES = 1000  # along an axis: their offsets are in the table, where offsets have 16 bits
 STEPS = 24
 CLIMBS = 60
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that a call touches: through a window if it is far, else where it lies."""
+    """A tensor that a call touches: through a view if it is far, else where it lies."""
 
     tensor: str
     shape: Shape
     spans: tuple[tuple[int, Span], ...]  # number of the axis in Problem.axes
     load: bool
     store: bool
-    windowed: bool
+    buffered: bool
     once: bool = False
     storage: str = ""
     farthest: bool = False  # it lies in the memory behind that of the program
     fetched: bool = False  # by the kernel itself, from where it lies
     beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
 
-    def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
+    def extents(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
         extents = list(self.shape)
         for number, span in self.spans:
@@ -53,7 +53,7 @@ class Operand:
         return zip(extents, self.shape, strict=True)
 
     def moves(self, split: Sequence[int]) -> list[int]:
-        """Positions in the order of loops whose steps change the box."""
+        """Positions in the order of loops whose steps change the region."""
         own = {number for number, _ in self.spans}
         return [place for place, number in enumerate(split) if number in own]
 
@@ -72,7 +72,7 @@ class Problem:
     multiply-adds of the node say."""
     tileable: tuple[bool, ...] = ()
     gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
-    judged: dict[tuple[int, ...], Candidate] = field(
+    estimated: dict[tuple[int, ...], Candidate] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -135,7 +135,7 @@ def grid(problem: Problem, room: int, most: int) -> list[Candidate]:
         return prod(-(-size // part) for size, part in zip(sizes, tile, strict=True))
 
     few = (tile for tile in product(*problem.ladders) if tiles(tile) <= most)
-    return _fitting((judge(problem, tile) for tile in few), room)
+    return _fitting((estimate(problem, tile) for tile in few), room)
 
 
 def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
@@ -146,7 +146,7 @@ def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
         for number, steps in enumerate(problem.ladders)
         for size in steps
     ]
-    return _fitting((judge(problem, tile) for tile in dict.fromkeys(tiles)), room)
+    return _fitting((estimate(problem, tile) for tile in dict.fromkeys(tiles)), room)
 
 
 def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
@@ -160,7 +160,7 @@ def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candi
             nearest = min(steps, key=lambda step: abs(step - wide))
             around.add((*tile[:number], nearest, *tile[number + 1 :]))
     around |= set(_traded(problem, tile, room))
-    return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
+    return _fitting((estimate(problem, sizes) for sizes in sorted(around)), room)
 
 
 def _traded(problem: Problem, tile: tuple[int, ...], room: int) -> Iterator[tuple[int, ...]]:
@@ -170,7 +170,7 @@ def _traded(problem: Problem, tile: tuple[int, ...], room: int) -> Iterator[tupl
         sizes[wide] = min(problem.ladders[wide], key=lambda step: abs(step - 2 * tile[wide]))
         for step in problem.ladders[narrow]:
             sizes[narrow] = step
-            if step < tile[narrow] and judge(problem, tuple(sizes)).bytes <= room:
+            if step < tile[narrow] and estimate(problem, tuple(sizes)).bytes <= room:
                 yield tuple(sizes)
                 break
 
@@ -199,18 +199,18 @@ def _climb(
 ) -> None:
     """Move up and down the ladders, one axis or two at a time, as long as it gets better."""
 
-    def judged(at: tuple[int, ...]) -> Candidate:
+    def estimated(at: tuple[int, ...]) -> Candidate:
         if at not in known:
             sizes = tuple(steps[r] for steps, r in zip(problem.ladders, at, strict=True))
-            known[at] = judge(problem, sizes)
+            known[at] = estimate(problem, sizes)
         return known[at]
 
     for _ in range(CLIMBS):
-        better = min(_near(problem, rungs), key=lambda at: judged(at).rank(room), default=None)
-        if better is None or judged(better).rank(room) >= judged(rungs).rank(room):
+        better = min(_near(problem, rungs), key=lambda at: estimated(at).rank(room), default=None)
+        if better is None or estimated(better).rank(room) >= estimated(rungs).rank(room):
             break
         rungs = better
-    judged(rungs)
+    estimated(rungs)
 
 
 def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -228,14 +228,14 @@ def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]
     yield from (at for at in (*single, *double) if at is not None)
 
 
-def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
-    """What these tile sizes take and cost, in the best order of loops; each is judged once."""
-    if tile not in problem.judged:
-        problem.judged[tile] = _judged(problem, tile)
-    return problem.judged[tile]
+def estimate(problem: Problem, tile: tuple[int, ...]) -> Candidate:
+    """What these tile sizes take and cost, in the best order of loops; each is estimated once."""
+    if tile not in problem.estimated:
+        problem.estimated[tile] = _estimated(problem, tile)
+    return problem.estimated[tile]
 
 
-def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
+def _estimated(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     counts = [-(-axis.size // t) for axis, t in zip(problem.axes, tile, strict=True)]
     free = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and not axis.reduction]
     summed = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and axis.reduction]
@@ -244,10 +244,10 @@ def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     wrong += _clashes(problem, [*free, *summed]) + max(0, len(free) + len(summed) - MOST_AXES)
     wrong += sum(count > MOST_TILES for count in counts)
     used = model.scratch
-    for operand in filter(lambda operand: operand.windowed, model.operands):
-        extent = prod(e for e, _ in operand.ranges_box(tile, problem.axes))
+    for operand in filter(lambda operand: operand.buffered, model.operands):
+        extent = prod(e for e, _ in operand.extents(tile, problem.axes))
         moves = any(counts[n] > 1 for n, _ in operand.spans)
-        used += slots(operand, moves, problem.double_buffered) * extent * WORD
+        used += stages(operand, moves, problem.double_buffered) * extent * WORD
     best: Candidate | None = None
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
         loops = (*order, *summed)
@@ -268,18 +268,18 @@ def cost_model(problem: Problem, tile: tuple[int, ...], constants: Cost | None =
     return CostModel(problem, tile, counts, operands, constants, *problem.kernel(tile, constants))
 
 
-def slots(operand: Operand, moves: bool, double_buffered: bool) -> int:
-    """Copies of a box that are in use at a time: fetched, computed with, written back."""
+def stages(operand: Operand, moves: bool, double_buffered: bool) -> int:
+    """Copies of a region that are in use at a time: fetched, computed with, written back."""
     if not moves or not double_buffered:
         return 1
     return 3 if operand.load and operand.store else 2
 
 
 def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]) -> int:
-    """1 if boxes of this operand can neither be copied nor be used where they lie."""
+    """1 if regions of this operand can neither be copied nor be used where they lie."""
     if (
         operand.store
-        and (operand.windowed or not operand.beside)
+        and (operand.buffered or not operand.beside)
         and any(
             counts[n] > 1 and not axis.reduction and all(n != own for own, _ in operand.spans)
             for n, axis in enumerate(problem.axes)
@@ -288,14 +288,14 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
         return 1  # every tile would write all of it
     if operand.fetched:
         return 0
-    box: tuple[Range, ...] = tuple((0, e) for e, _ in operand.ranges_box(tile, problem.axes))
-    if operand.windowed:
-        return int(lines_of(operand.shape, box, WORD) is None)
-    return int(not dense(operand.shape, box))
+    region: tuple[Range, ...] = tuple((0, e) for e, _ in operand.extents(tile, problem.axes))
+    if operand.buffered:
+        return int(lines_of(operand.shape, region, WORD) is None)
+    return int(not dense(operand.shape, region))
 
 
 def _clashes(problem: Problem, split: Sequence[int]) -> int:
-    """Operands that share bytes with a result, but not box by box."""
+    """Operands that share bytes with a result, but not region by region."""
 
     def seen(operand: Operand) -> list[tuple[int, int, int, int, int]]:
         return sorted((n, s.dim, s.step, s.start, s.extent) for n, s in operand.spans if n in split)
