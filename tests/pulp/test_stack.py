@@ -161,7 +161,7 @@ def test_less_is_set_aside_where_that_matters() -> None:
 
 def linked(project: Project, main: Path, *defines: str) -> bytes:
     """As it must not be: nobody looks at its stack."""
-    return device._linked(project, main, project.folder.parent / "bad.elf", defines).read_bytes()
+    return device.linked(project, main, project.folder.parent / "bad.elf", defines).read_bytes()
 
 
 def golden(project: Project) -> bytes:

@@ -142,7 +142,7 @@ class Search:
     def _able(self, overrides: Iterable[ScheduleOverride], most: int) -> list[ScheduleOverride]:
         """The first of them that are new and can be done."""
         new = (override for override in overrides if override not in self.jobs)
-        return list(islice((override for override in new if self._job(override)), most))
+        return list(islice((override for override in new if self.job(override)), most))
 
     def _all(self, tiles: int) -> list[ScheduleOverride]:
         """All of the space, the best estimated first."""
@@ -226,7 +226,7 @@ class Search:
         ]
         return self._able(overrides, len(overrides))
 
-    def _job(self, override: ScheduleOverride) -> Job | None:
+    def job(self, override: ScheduleOverride) -> Job | None:
         schedule = self._schedule(override)
         functions = self._functions(schedule)
         if schedule is None or schedule.tiling is None or functions is None:

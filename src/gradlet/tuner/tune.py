@@ -84,7 +84,7 @@ def tune(
     require_trials(given.target, TILES_TRIAL)
     by_call = _searches(given, settings, options, only)
     searches = list({id(search): search for search in by_call.values()}.values())
-    measuring = _Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)
+    measuring = Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)
     while True:
         wanted = [(search, override) for search in searches for override in search.wanted()]
         if not wanted:
@@ -137,7 +137,7 @@ def _node(name: str, search: Search) -> Node:
     )
 
 
-class _Measuring:
+class Measuring:
     """Looks results up, simulates what is not known, and remembers."""
 
     def __init__(

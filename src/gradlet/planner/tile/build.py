@@ -87,7 +87,7 @@ class Tiler:
         """What is the same for calls that run in the same way."""
         first: dict[str, int] = {}
         seen = tuple(
-            (operand.buffered, operand.bandwidth, first.setdefault(operand.storage, len(first)))
+            (operand.buffered, operand.farthest, first.setdefault(operand.storage, len(first)))
             if operand
             else None
             for operand in operands
