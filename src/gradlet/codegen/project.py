@@ -209,7 +209,7 @@ def _tile(call: Call) -> dict[str, Any] | None:
         "axes": {axis.name: [axis.tile, axis.size] for axis in tiling.axes},
         "tiles": tiling.count,
         "buffers": "double" if tiling.double_buffered else "single",
-        "copied": [w.tensor for w in tiling.windows if w and (w.load or w.store)],
+        "copied": [w.tensor for w in tiling.views if w and (w.load or w.store)],
     }
 
 

@@ -115,7 +115,7 @@ def _searches(
     for name, request in by_name.items():
         if only(request.call):
             search = Search(request.call, tiler, request, settings, given.graph)
-            searches[name] = shared.setdefault(tiler.likeness(request), search)
+            searches[name] = shared.setdefault(tiler.cache_key(request), search)
     return searches
 
 
@@ -206,10 +206,10 @@ def _note(places: Iterable[tuple[Search, ScheduleOverride]], cycles: int, limit:
 
 def model_error(searches: Iterable[Search]) -> float | None:
     ratios = [
-        cycles / search.judged[override]
+        cycles / search.estimated[override]
         for search in searches
         for override, cycles in search.cycles.items()
-        if cycles and search.judged.get(override)
+        if cycles and search.estimated.get(override)
     ]
     if not ratios:
         return None

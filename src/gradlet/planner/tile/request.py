@@ -85,7 +85,7 @@ class Problems:
                     spans,
                     load=not written or fused,
                     store=written,
-                    windowed=storage not in near,
+                    buffered=storage not in near,
                     once=slot in op.adds_once,
                     storage=storage,
                     bandwidth=self.target.bandwidth(storage in self.farthest),
@@ -159,7 +159,7 @@ class Problems:
                 tensor=site.outs[0].name,
                 load=False,
                 store=False,
-                windowed=True,
+                buffered=True,
                 storage="",
             )
         return Problem(
