@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from gradlet.cli.commands import app
-from gradlet.cli.failures import BAD_USE, CHECK_FAILED, DONE, _invoke
+from gradlet.cli.failures import BAD_USE, CHECK_FAILED, DONE, invoke
 from tests.bad_models import MODELS
 
 GOOD = {"net", "out_half", "prints", "keeps_attribute", "keeps_buffer", "keeps_list", "keeps_dict"}
@@ -378,7 +378,7 @@ def outcome(case: Case) -> str:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = _invoke(app, [*case.arguments, "--json"], True)
+            status = invoke(app, [*case.arguments, "--json"], True)
         except BaseException as error:
             return f"raises {type(error).__name__}: {error}"
     if "Traceback" in err.getvalue() + out.getvalue():

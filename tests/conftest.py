@@ -5,7 +5,11 @@ Two marks say what that is:
 
     sampled(n)   of a test with many parameters: n of them, drawn by a seed, and besides one for
                  each first word of a parameter's name, such as every op or every family of kernels
+    drawn(n)     of a test with many parameters: n of them, drawn by a seed, and no more
     thorough     a test that repeats at length what others try in short
+
+A test that goes through very many cases takes the fixture `part_of`, which says how many of them: a
+fifth, and all of them with --all or --rest.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 import pytest
 
 SEED = 1
+SWEEP = "part_of"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,33 +32,57 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sampled(n): of many parameters n are drawn, see conftest")
+    config.addinivalue_line("markers", "drawn(n): of many parameters n are drawn, no more")
     config.addinivalue_line("markers", "thorough: runs with --all or --rest alone")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all") or any("::" in argument for argument in config.args):
-        return  # who names a test wants it
+    if whole(config):
+        return
     tables: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if mark_of(item):
             tables[item.nodeid.partition("[")[0]].append(item)
     drawn = {item for table in tables.values() for item in sample(table)}
     left_out = {
         item
         for item in items
-        if item.get_closest_marker("thorough")
-        or (item.get_closest_marker("sampled") and item not in drawn)
+        if item.get_closest_marker("thorough") or (mark_of(item) and item not in drawn)
     }
-    dropped = set(items) - left_out if config.getoption("--rest") else left_out
+    dropped = left_out
+    if config.getoption("--rest"):
+        dropped = {i for i in items if i not in left_out and SWEEP not in fixtures_of(i)}
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = [item for item in items if item not in dropped]
 
 
+def whole(config: pytest.Config) -> bool:
+    """Who names a test wants all of it."""
+    return bool(config.getoption("--all")) or any("::" in argument for argument in config.args)
+
+
+@pytest.fixture
+def part_of(pytestconfig: pytest.Config) -> Callable[[int], int]:
+    """Of so many cases, how many are to be run."""
+    everything = whole(pytestconfig) or pytestconfig.getoption("--rest")
+    return lambda count: count if everything else -(-count // 5)
+
+
+def fixtures_of(item: pytest.Item) -> Sequence[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else ()
+
+
+def mark_of(item: pytest.Item) -> pytest.Mark | None:
+    return item.get_closest_marker("sampled") or item.get_closest_marker("drawn")
+
+
 def sample(table: list[pytest.Item]) -> set[pytest.Item]:
-    mark = table[0].get_closest_marker("sampled")
+    mark = mark_of(table[0])
     assert mark is not None
     chance = random.Random(SEED)
+    if mark.name == "drawn":
+        return set(chance.sample(table, min(mark.args[0], len(table))))
     kinds: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in table:
         kinds[kind_of(item)].append(item)

@@ -12,7 +12,7 @@ from gradlet.ir.builder import GraphBuilder
 from gradlet.ir.graph import Array, Attrs, Graph, Shape
 from gradlet.ir.recipe import Recipe
 from gradlet.ops.learning.labels import LABELLED, LOSSES
-from gradlet.training.autodiff import _needs_gradient, train
+from gradlet.training.autodiff import needs_gradient, train
 
 Grown = Callable[["Network", str], str]
 KINDS: list[Grown] = []
@@ -377,7 +377,7 @@ def drawn(seed: int, *, large: bool = False) -> tuple[Graph, Recipe, Array]:
     samples = {"x": net.numbers.standard_normal((2, *net.shape("x"))).astype(np.float32)}
     forward = _used(net.builder, output, samples)
     params = [tensor.name for tensor in forward.of_role("param")]
-    if output not in _needs_gradient(
+    if output not in needs_gradient(
         GraphBuilder("", forward), params
     ):  # no gradient reaches a weight
         scale = net.add("mul", output, net.param(1))

@@ -18,6 +18,7 @@ from gradlet.targets.target import load as load_target
 from tests.test_end_to_end import assert_passes, break_file, project_of
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("model", "pattern", "old", "new"),
     [
@@ -39,6 +40,7 @@ def test_a_broken_kernel_is_caught(
     assert not gradlet.verify(project, steps=1).passed
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", ["language_model", "dropout_transformer"])
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
 def test_accumulation_and_other_optimizers(name: str, optimizer: str, tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_samples_of_several_inputs(folder: Path) -> None:
     arrays: dict[str, Any] = {"x": x, "input.targets": 2 * x, "targets": np.array([2, 0])}
     np.savez("d.npz", **arrays)
     arguments = ["build", "m.py:net", "-o", "d", "--data", "d.npz", "--target", "host"]
-    assert cli_errors._invoke(app, arguments, False) == 0
+    assert cli_errors.invoke(app, arguments, False) == 0
     graph = json.loads((folder / "d" / "plan.json").read_text())["graph"]
     assert {name: value["shape"][1:] for name, value in graph["samples"].items()} == {
         "x": [2, 2],

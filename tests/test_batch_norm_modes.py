@@ -144,6 +144,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("mode", [*MODES, ""])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("batch", [1, 2])

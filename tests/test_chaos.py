@@ -16,7 +16,9 @@ from gradlet.api import training_graph
 from gradlet.codegen.project import Project
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
-from gradlet.ops.base import TORCH, Emitter, Op
+from gradlet.ops.base import Op
+from gradlet.ops.emitter import Emitter
+from gradlet.ops.importer import TORCH
 from gradlet.oracle.interpreter import before_last_micro_batch, run_reference
 from gradlet.oracle.tolerance import CAREFUL, QUICK, expect
 from gradlet.oracle.undetermined import determined, expect_nodes, first_undetermined

@@ -372,7 +372,7 @@ def test_a_wrong_gradient_is_caught_and_located(
 
 
 def test_a_wrong_capture_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradlet.ops.base import TORCH
+    from gradlet.ops.importer import TORCH
 
     monkeypatch.setitem(TORCH, "aten.relu.default", lambda imp, call: imp.tensor(call.args[0]))
     module, inputs = MODELS["residual"]()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,22 @@ def asked(request: pytest.FixtureRequest) -> list[Kernel]:
 
 
 @pytest.fixture(scope="session")
-def library(asked: list[Kernel], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """They all in one sanitized library."""
-    folder = tmp_path_factory.mktemp("kernels")
-    sources = []
-    for kernel in asked:
-        sources.append(folder / f"{kernel.name}.c")
-        sources[-1].write_text(catalogue.render(kernel))
-    return compiler.build_library(
-        sources, folder / "all.so", include=[folder, *includes("host")], sanitize=True
-    )
+def library(asked: list[Kernel], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Those of a family in one sanitized library, made where the tests of the family run."""
+
+    @cache
+    def made(family: str) -> Path:
+        folder = tmp_path_factory.mktemp(family)
+        sources = []
+        for kernel in asked:
+            if kernel.family == family:
+                sources.append(folder / f"{kernel.name}.c")
+                sources[-1].write_text(catalogue.render(kernel))
+        return compiler.build_library(
+            sources, folder / "all.so", include=[folder, *includes("host")], sanitize=True
+        )
+
+    return made
 
 
 def call(library: Path, folder: Path, calls: list[dict[str, Any]]) -> list[list[Array]]:
@@ -168,7 +175,7 @@ def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
 
 @pytest.fixture(scope="session")
 def outcomes(
-    asked: list[Kernel], library: Path, tmp_path_factory: pytest.TempPathFactory
+    asked: list[Kernel], library: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Kernel], list[Called]]:
     """What the calls of a kernel left. Those of a family go through one process."""
     known: dict[Kernel, list[Called]] = {}
@@ -176,7 +183,8 @@ def outcomes(
     def made(kernels: list[Kernel]) -> None:
         plans = {kernel: calls_of(kernel) for kernel in kernels}
         calls = [plan for own in plans.values() for _, plan in own]
-        results = iter(call(library, tmp_path_factory.mktemp("calls"), calls))
+        own_library = library(kernels[0].family)
+        results = iter(call(own_library, tmp_path_factory.mktemp("calls"), calls))
         for kernel, own in plans.items():
             formal, _ = catalogue.operands(kernel)
             for job, plan in own:
@@ -219,7 +227,7 @@ def jobs_of(kernel: Kernel) -> list[Job]:
     ]
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "kernel",
     [pytest.param(k, id=k.name, marks=pytest.mark.xdist_group(k.family)) for k in ALL],
@@ -298,21 +306,25 @@ def test_catalogue_expressions_are_arithmetic_only(expression: str) -> None:
         catalogue.evaluate(expression, {"a": 1, "b": 2, "c": 3})
 
 
-def test_a_wrong_kernel_is_caught(library: Path, tmp_path: Path) -> None:
+@pytest.mark.xdist_group(PRODUCT.family)
+def test_a_wrong_kernel_is_caught(library: Callable[[str], Path], tmp_path: Path) -> None:
     """The comparison above can fail: one missing term of a short sum is enough."""
     kernel = PRODUCT
     job = next(j for j in jobs_by_mode()["gemm", "nn"] if dict(j.sizes)["k"] == 5)
     plan = c_call(kernel, job, [0])
     plan["sizes"][3] = 4  # k: leave the last term out
-    ((output,),) = call(library, tmp_path, [plan])
+    ((output,),) = call(library(kernel.family), tmp_path, [plan])
     error = np.abs(output.reshape(job.expected[0].shape) - job.expected[0])
     assert not (error <= job.tolerance[0]).all()
 
 
-def test_a_write_outside_an_operand_is_caught(library: Path, tmp_path: Path) -> None:
+@pytest.mark.xdist_group(RELU.family)
+def test_a_write_outside_an_operand_is_caught(
+    library: Callable[[str], Path], tmp_path: Path
+) -> None:
     kernel = RELU
     job = jobs_by_mode()["unary", "relu"][1]
     plan = c_call(kernel, job, [0])
     plan["sizes"][0] += 1
     with pytest.raises(AssertionError, match=r"overflow|outside an operand"):
-        call(library, tmp_path, [plan])
+        call(library(kernel.family), tmp_path, [plan])

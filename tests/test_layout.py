@@ -26,7 +26,7 @@ from gradlet.ir.recipe import Recipe
 from gradlet.oracle.interpreter import run_reference
 from gradlet.planner.planner import plan
 from gradlet.targets.target import load as load_target
-from tests.capture.test_onnx_export import EXPORTERS, _export
+from tests.capture.test_onnx_export import EXPORTERS, exported_model
 from tests.layout_models import LAYOUT_MODELS, TRANSPOSES
 from tests.models import MODELS
 from tests.networks import drawn
@@ -84,6 +84,7 @@ def loss_of(name: str) -> str:
     return "mse" if name in ("tied", "single_neuron") else "cross_entropy"
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_model_in_hwc(name: str, tmp_path: Path) -> None:
     recipe = Recipe(lr=0.05, weight_decay=0.01, loss=loss_of(name))
@@ -233,11 +234,12 @@ def test_unknown_layout() -> None:
         gradlet.build("zoo:tutorial-cnn", "unused", layout="nhwc")
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", ["lenet", "residual", "unet", "temporal", "frozen_norms"])
 def test_onnx_in_hwc(name: str, exporter: str, tmp_path: Path) -> None:
     module, (x,) = ALL[name]()
-    captured = gradlet.capture(_export(module.eval(), x, tmp_path / "m.onnx", exporter))
+    captured = gradlet.capture(exported_model(module.eval(), x, tmp_path / "m.onnx", exporter))
     chw, hwc = both(captured, Recipe(lr=0.05))
     assert transposes(hwc) == 0
     assert_same_training(chw, hwc)

@@ -93,6 +93,7 @@ def test_the_way_back_goes_through_a_view_to_the_relu() -> None:
     assert call.kernel.mode == "relu_sgd"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("batch", "recipe"),
     [

@@ -14,6 +14,7 @@ from gradlet.kernels.catalogue import families
 from tests.test_end_to_end import break_file, project_of
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("model", "pattern", "old", "new"),
     [

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import gradlet
-from gradlet.api import Captured, _aims, training_graph
+from gradlet.api import Captured, aims_of, training_graph
 from gradlet.codegen.project import Project
 from gradlet.frontends.recording import record
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
-from gradlet.ops.base import TORCH
+from gradlet.ops.importer import TORCH
 from gradlet.oracle import recording as module_recorded
 from gradlet.oracle.interpreter import run_reference
 from gradlet.oracle.recording import FILE, Recording
@@ -54,7 +54,7 @@ def recorded_from(
     captured: Captured, recipe: Recipe, layout: str = "chw"
 ) -> tuple[Recording, Graph]:
     graph = training_graph(captured, recipe, layout=layout)
-    aims = _aims(captured, recipe)
+    aims = aims_of(captured, recipe)
     samples = [captured.graph.samples[name] for name in captured.graph.inputs]
     recording = record(captured.module, graph, recipe, samples, aims, captured.calling)
     return Recording.loads(recording.dumps()), graph
@@ -99,6 +99,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_module_is_recorded_as_the_recipe_says(recipe: str, layout: str) -> None:

@@ -36,6 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_fifty_steps_follow_torch(way: str, tmp_path: Path) -> None:
     project = project_of("lenet", tmp_path / "p", cores=3, **WAYS[way])
@@ -113,6 +114,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_optimizer_is_caught(fault: str, tmp_path: Path) -> None:
     way, pattern, old, new = FAULTS[fault]

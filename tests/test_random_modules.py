@@ -30,6 +30,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("seed", PLANNED)
 def test_gradients_and_plans(seed: int) -> None:
     """In float64 every gradient is PyTorch's, and the plan passes the checker."""
@@ -47,6 +48,7 @@ def test_gradients_and_plans(seed: int) -> None:
     assert_gradients(request.plan().graph, seed)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("seed", RUN)
 def test_in_c(seed: int, tmp_path: Path) -> None:
     drawn = draw(seed)

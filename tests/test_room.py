@@ -10,8 +10,7 @@ import pytest
 
 import gradlet
 from gradlet.engines import room
-from gradlet.engines.device import build_golden
-from gradlet.engines.device import linked as linked_there
+from gradlet.engines.device import build_golden, link_program
 from gradlet.ir.graph import Graph
 from gradlet.sim import SimConfig, simulate
 from gradlet.targets.target import Target
@@ -27,8 +26,8 @@ def links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         found.append(given[2].name)
         return own(*given)
 
-    own = linked_there
-    monkeypatch.setattr(room, "linked", linked)
+    own = link_program
+    monkeypatch.setattr(room, "link_program", linked)
     monkeypatch.setenv("GRADLET_CACHE", str(tmp_path / "cache"))
     return found
 

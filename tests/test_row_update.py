@@ -21,6 +21,7 @@ from tests.test_sparse_update import network, planned, request, rows_of
 ROWS = {"0.0": (1, 3), "1.0": (0, 4), "2.0": (3, 4), "4": (1, 3)}
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 @pytest.mark.parametrize("update", ["0.0[1:3]", "1.0[:4]", "2.0[3:]", "4[1:3]", "1.0[0:4],norms,4"])
 def test_verifies(update: str, layout: str, tmp_path: Path) -> None:

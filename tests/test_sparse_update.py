@@ -48,6 +48,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 @pytest.mark.parametrize("case", UPDATES)
 def test_verifies(case: str, layout: str, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
-from gradlet.ops.base import TORCH, Emitter, Op
+from gradlet.ops.base import Op
+from gradlet.ops.emitter import Emitter
+from gradlet.ops.importer import TORCH
 from gradlet.ops.map import FUNCTIONS, Function
 from gradlet.oracle import tolerance
 from gradlet.oracle.interpreter import Disturbance, run_reference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import gradlet
 from gradlet.engines import sim
 from gradlet.errors import GradletError
 from gradlet.planner.planner import Options, Plan, plan
+from gradlet.support.values import TABLE
 from gradlet.targets.target import load as load_target
 from gradlet.tuner import project as tuning
 from gradlet.tuner import remembered, search
@@ -343,10 +345,11 @@ def test_a_damaged_answer_is_searched_for_again(
 ) -> None:
     monkeypatch.setenv("GRADLET_CACHE", str(tmp_path / "cache"))
     report = {"evaluations": 1, "cache_hits": 0, "after_cycles": 1, "nodes": []}
-    place = tmp_path / "cache" / remembered._place(small.dumps(), QUICK)
     remembered.keep(small.dumps(), QUICK, remembered.Answer(report, "plan"))
     assert remembered.recall(small.dumps(), QUICK) is not None
-    place.write_text('{"report": 3')
+    with sqlite3.connect(tmp_path / "cache" / "values.sqlite") as base:
+        base.execute(f"UPDATE {TABLE} SET value = '{{\"report\": 3}}'")
+    base.close()
     assert remembered.recall(small.dumps(), QUICK) is None
 
 
@@ -363,9 +366,9 @@ def test_a_whole_step_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     """Unless the simulator is another."""
     monkeypatch.setenv("GRADLET_CACHE", str(tmp_path / "cache"))
     given = plan(model_graph("lenet"), load_target("pulp-open"))
-    measured = tuning._measured(given, tmp_path / "p")
+    measured = tuning.whole_step(given, tmp_path / "p")
     monkeypatch.setattr(sim, "run", lambda *_, **__: pytest.fail("measured again"))
-    assert tuning._measured(given, tmp_path / "p") == measured
+    assert tuning.whole_step(given, tmp_path / "p") == measured
     monkeypatch.setattr(tuning, "library", lambda: Path("another.so"))
     with pytest.raises(pytest.fail.Exception, match="measured again"):
-        tuning._measured(given, tmp_path / "p")
+        tuning.whole_step(given, tmp_path / "p")

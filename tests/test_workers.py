@@ -21,16 +21,16 @@ def job(folder: Path, library: str) -> Path:
 
 def test_a_job_that_fails_is_told_and_the_next_one_runs(tmp_path: Path) -> None:
     status, said = workers.work(job(tmp_path / "a", "/no/such/library.so"))
-    first = workers._server(os.getpid()).process.pid
+    first = workers.server(os.getpid()).process.pid
     again, _ = workers.work(job(tmp_path / "b", "/no/such/library.so"))
     assert (status, again) == (1, 1)
     assert "library.so" in said
-    assert workers._server(os.getpid()).process.pid == first
+    assert workers.server(os.getpid()).process.pid == first
 
 
 def test_a_server_that_was_killed_is_replaced(tmp_path: Path) -> None:
     workers.work(job(tmp_path / "a", "/no/such/library.so"))
-    server = workers._server(os.getpid())
+    server = workers.server(os.getpid())
     os.kill(server.process.pid, signal.SIGKILL)
     server.process.wait()
     status, said = workers.work(job(tmp_path / "b", "/no/such/library.so"))

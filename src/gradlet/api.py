@@ -122,7 +122,7 @@ class Request:
             return Recording(absent="the model came neither as a PyTorch module nor as ONNX")
         recipe = self.recipe_for(captured)
         inputs = [captured.graph.samples[name] for name in captured.graph.inputs]
-        aims = _aims(captured, recipe)
+        aims = aims_of(captured, recipe)
         if captured.source is not None:
             return record_onnx(captured.source, found.graph, recipe, inputs, aims)
         graph, calling = found.graph, captured.calling
@@ -189,17 +189,9 @@ def build(
     folder = Path(folder)
     refuse_foreign(folder, force=force)
     check_layout(layout)
-    options = {"batch": batch, **capture_options}
+    options, planning = {"batch": batch, **capture_options}, Options(buffers=buffers)
     request = Request(
-        model,
-        target,
-        cores,
-        memories or {},
-        layout,
-        prefix,
-        recipe,
-        options,
-        Options(buffers=buffers),
+        model, target, cores, memories or {}, layout, prefix, recipe, options, planning
     )
     captured = request.captured()
     found = request.plan(captured)
@@ -226,22 +218,14 @@ def memory(
     if isinstance(model, Plan | Project):
         return memory_report(model if isinstance(model, Plan) else model.plan)
     check_layout(layout)
-    options = {"batch": batch, **capture_options}
+    options, planning = {"batch": batch, **capture_options}, Options(buffers=buffers)
     request = Request(
-        model,
-        target,
-        cores,
-        memories or {},
-        layout,
-        "net",
-        recipe,
-        options,
-        Options(buffers=buffers),
+        model, target, cores, memories or {}, layout, "net", recipe, options, planning
     )
     return memory_report(request.plan(fit=False))
 
 
-def _aims(captured: Captured, recipe: Recipe) -> list[Aim]:
+def aims_of(captured: Captured, recipe: Recipe) -> list[Aim]:
     """Losses with what they compare, as the model has it."""
     targets = targets_of(captured, recipe)
     return [

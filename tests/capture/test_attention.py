@@ -157,6 +157,7 @@ def test_multihead_attention(case: str, training: bool) -> None:
     check(module, torch.randn(3, 4, 6), torch.randn(3, 5, 6))
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("before", [True, False])

@@ -16,7 +16,7 @@ from gradlet.frontends.onnx.file import module_path
 from gradlet.frontends.onnx.model import capture_onnx
 from gradlet.ir.graph import Graph
 from gradlet.ops import ONNX
-from gradlet.ops.base import Call, Importer
+from gradlet.ops.importer import Call, Importer
 from gradlet.oracle.interpreter import evaluate
 from tests.capture.onnx_models import OPSETS, build_model, capture, make, random, relu
 
@@ -25,7 +25,7 @@ def _ops(graph: Graph) -> list[str]:
     return [node.op for node in graph.nodes]
 
 
-def _agrees(graph: Graph, model: Any) -> None:
+def agrees(graph: Graph, model: Any) -> None:
     """Compare with the evaluator in float64, where only the order of summation differs."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
@@ -64,7 +64,7 @@ def test_conv_padding(
     graph = capture(model, tmp_path)
     assert graph.nodes[0].attrs["padding"] == padding
     assert [t.role for t in graph.tensors.values()] == ["input", "param", "param", "activation"]
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -80,7 +80,7 @@ def test_conv_padding(
 def test_pool(op: str, attrs: dict[str, Any], opset: int, tmp_path: Path) -> None:
     node = make(op, ["x"], ["y"], kernel_shape=[2, 3], **attrs)
     model = build_model([node], {"x": [1, 2, 6, 5]}, opset=opset)
-    _agrees(capture(model, tmp_path), model)
+    agrees(capture(model, tmp_path), model)
 
 
 @pytest.mark.parametrize("trans_a", [0, 1])
@@ -102,7 +102,7 @@ def test_gemm(trans_a: int, trans_b: int, bias: tuple[int, ...] | None, tmp_path
     if not trans_a:
         assert graph.tensors["w"].shape == (5, 4), "a linear layer's weight is [out, in]"
         assert graph.nodes[0].attrs["layout"] == "nt"
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_product_and_bias_become_one(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_product_and_bias_become_one(tmp_path: Path) -> None:
     graph = capture(model, tmp_path)
     assert [node.inputs for node in graph.nodes] == [("x", "w", "b")]
     np.testing.assert_array_equal(graph.data["w"], random(4, 5).T)
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_product_read_twice_keeps_its_add(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_product_read_twice_keeps_its_add(tmp_path: Path) -> None:
     model = build_model(nodes, {"x": [2, 4]}, {"w": random(4, 5), "b": random(5)})
     graph = capture(model, tmp_path)
     assert _ops(graph) == ["matmul", "add", "add"]
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_vector_that_meets_other_rows_is_no_bias(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_vector_that_meets_other_rows_is_no_bias(tmp_path: Path) -> None:
     model = build_model(nodes, {"x": [2, 4]}, stored)
     graph = capture(model, tmp_path)
     assert _ops(graph) == ["matmul", "reshape", "add"]
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_literal_is_no_bias(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_transposed_weight_is_trained_as_it_is_stored(tmp_path: Path) -> None:
     graph = capture(model, tmp_path)
     assert [(t.name, t.shape) for t in graph.of_role("param")] == [("w", (3, 4))]
     assert [node.attrs for node in graph.nodes] == [{"layout": "nt"}]
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_weight_with_two_readers_is_not_turned(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_weight_with_two_readers_is_not_turned(tmp_path: Path) -> None:
     graph = capture(model, tmp_path)
     assert [(n.inputs[1], n.attrs["layout"]) for n in graph.nodes] == [("w", "nn"), ("w", "nt")]
     assert [t.name for t in graph.of_role("param")] == ["w"]
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -234,7 +234,7 @@ def test_axes_of_the_mean(as_attribute: bool, tmp_path: Path) -> None:
         model = build_model([node], {"x": [1, 2, 3, 4]}, {"axes": np.array([2, 3])}, opset=18)
     graph = capture(model, tmp_path)
     assert _ops(graph) == ["avg_pool2d", "reshape"]
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_views_collapse(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_views_collapse(tmp_path: Path) -> None:
     model = build_model(nodes, {"x": [2, 3, 6]}, stored)
     graph = capture(model, tmp_path)
     assert _ops(graph) == ["reshape"]
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_initialiser_used_twice_is_one_tensor(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_initialiser_used_twice_is_one_tensor(tmp_path: Path) -> None:
     model = build_model(nodes, {"x": [2, 4]}, {"w": random(4, 4)})
     graph = capture(model, tmp_path)
     assert list(graph.data) == ["w"]
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_initialisers_listed_as_inputs_do_not_count(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_initialiser_with_the_name_of_a_result(tmp_path: Path) -> None:
     model = build_model(nodes, {"x": [2, 4]}, {"relu_0": random(4)})
     graph = capture(model, tmp_path)
     assert graph.nodes[1].inputs == ("relu_1", "relu_0")
-    _agrees(graph, model)
+    agrees(graph, model)
 
 
 def test_double_precision_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.oracle.interpreter import run_reference
 from tests.capture.onnx_models import build_model, capture, make, random
-from tests.capture.test_onnx_export import EXPORTERS, _export
+from tests.capture.test_onnx_export import EXPORTERS, exported_model
 from tests.models import MODELS
 
 NAMES = (
@@ -36,6 +36,7 @@ def gradients(graph: Graph, x: Array) -> tuple[float, dict[str, Array]]:
     return step.loss, {n: step.values[grad] for n, grad in training.grads if n in params}
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_exported_transformers_train_alike(name: str, exporter: str, tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_exported_transformers_train_alike(name: str, exporter: str, tmp_path: P
     if name == "vision_transformer":
         x = x[:1]  # or the class token is stored once for each image
     theirs = capture_module(module, (x,), name=name)
-    ours = capture_onnx(_export(module, x, tmp_path / "m.onnx", exporter))
+    ours = capture_onnx(exported_model(module, x, tmp_path / "m.onnx", exporter))
     fed = x.numpy().astype(np.float32 if x.is_floating_point() else np.int32)
     (loss, found), (wanted_loss, wanted) = gradients(ours, fed), gradients(theirs, fed)
     assert loss == pytest.approx(wanted_loss, rel=1e-6)

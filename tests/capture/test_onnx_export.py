@@ -146,7 +146,7 @@ def _captured(name: str) -> Graph:
     return capture_module(module, (x,), name=name)
 
 
-def _export(module: nn.Module, x: Any, path: Path, exporter: str, **options: Any) -> Path:
+def exported_model(module: nn.Module, x: Any, path: Path, exporter: str, **options: Any) -> Path:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -171,10 +171,11 @@ def _neutral(graph: Graph) -> Graph:
     return replace(graph, name="", tensors=tensors, nodes=nodes, inputs=inputs, data=data)
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(("name", "exporter"), CASES)
 def test_same_graph_through_both_front_ends(name: str, exporter: str, tmp_path: Path) -> None:
     module, x = _module(name)
-    from_file = capture_onnx(_export(module, x, tmp_path / "m.onnx", exporter))
+    from_file = capture_onnx(exported_model(module, x, tmp_path / "m.onnx", exporter))
     assert (tmp_path / "m.onnx.data").exists() == (exporter == "dynamo")
     from_module = canonical(_captured(name))
     ours, theirs = _neutral(from_file), _neutral(from_module)
@@ -205,7 +206,7 @@ def test_plain_layers_need_no_canonical_form(name: str) -> None:
 
 def test_same_training_graph(tmp_path: Path) -> None:
     module, x = _module("residual")
-    graph = capture_onnx(_export(module, x, tmp_path / "m.onnx", "legacy"))
+    graph = capture_onnx(exported_model(module, x, tmp_path / "m.onnx", "legacy"))
     expected = replace(canonical(_captured("residual")), name="m")
     recipe = Recipe(lr=0.1, accumulate=2)
     renamed = str(train(graph, recipe)).replace(graph.inputs[0], expected.inputs[0])
@@ -219,7 +220,7 @@ def test_dynamic_batch(exporter: str, tmp_path: Path) -> None:
     if exporter == "legacy":
         dynamic = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}}
     example = torch.randn(2, 1, 4, 4)
-    path = _export(module, example, tmp_path / "m.onnx", exporter, **dynamic)
+    path = exported_model(module, example, tmp_path / "m.onnx", exporter, **dynamic)
     assert capture_onnx(path).tensors["matmul_0"].shape == (1, 3)
     graph = capture_onnx(path, batch=5)
     assert graph.tensors["matmul_0"].shape == (5, 3)

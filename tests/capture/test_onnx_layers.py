@@ -18,7 +18,7 @@ from gradlet.ir.recipe import Recipe
 from gradlet.oracle.interpreter import run_reference
 from gradlet.training.autodiff import train
 from tests.capture.onnx_models import build_model, capture, make
-from tests.capture.test_onnx_export import EXPORTERS, _export
+from tests.capture.test_onnx_export import EXPORTERS, exported_model
 from tests.models import MODELS
 
 CASES = [(name, how) for name in ("arithmetic", "frozen_norms") for how in EXPORTERS]
@@ -40,7 +40,7 @@ def gradients(graph: Graph, x: Array) -> tuple[float, dict[str, Array]]:
 def test_exported_layers_train_alike(name: str, exporter: str, tmp_path: Path) -> None:
     module, (x,) = MODELS[name]()
     module = module.eval()
-    from_file = capture_onnx(_export(module, x, tmp_path / "m.onnx", exporter))
+    from_file = capture_onnx(exported_model(module, x, tmp_path / "m.onnx", exporter))
     from_module = canonical(capture_module(module, (x,), name=name))
     ours, theirs = (gradients(graph, x.numpy()) for graph in (from_file, from_module))
     assert ours[0] == pytest.approx(theirs[0], rel=1e-6)

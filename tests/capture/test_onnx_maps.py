@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.capture.onnx_models import build_model, capture, make, random
-from tests.capture.test_onnx import _agrees
+from tests.capture.test_onnx import agrees
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_conv_over_one_dimension(attrs: dict[str, Any], tmp_path: Path) -> None:
     weight = random(4, 4 // attrs.get("group", 1), 3)
     node = make("Conv", ["x", "w", "b"], ["y"], **attrs)
     model = build_model([node], {"x": [2, 4, 9]}, {"w": weight, "b": random(4)})
-    _agrees(capture(model, tmp_path), model)
+    agrees(capture(model, tmp_path), model)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_conv_transpose(attrs: dict[str, Any], tmp_path: Path) -> None:
     node = make("ConvTranspose", ["x", "w", "b"], ["y"], **attrs)
     stored = {"w": random(4, 3, 3, 2), "b": random(3)}
     model = build_model([node], {"x": [2, 4, 3, 4]}, stored)
-    _agrees(capture(model, tmp_path), model)
+    agrees(capture(model, tmp_path), model)
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
@@ -55,13 +55,13 @@ def test_conv_transpose(attrs: dict[str, Any], tmp_path: Path) -> None:
 )
 def test_pooling(op: str, dims: list[int], attrs: dict[str, Any], tmp_path: Path) -> None:
     model = build_model([make(op, ["x"], ["y"], **attrs)], {"x": dims}, opset=22)
-    _agrees(capture(model, tmp_path), model)
+    agrees(capture(model, tmp_path), model)
 
 
 def test_a_mean_over_lines_of_the_same_length(tmp_path: Path) -> None:
     node = make("AveragePool", ["x"], ["y"], kernel_shape=[2], auto_pad="SAME_UPPER")
     model = build_model([node], {"x": [1, 2, 8]})
-    _agrees(capture(model, tmp_path), model)
+    agrees(capture(model, tmp_path), model)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_mean_over_lines_of_the_same_length(tmp_path: Path) -> None:
 )
 def test_global_pooling(op: str, dims: list[int], tmp_path: Path) -> None:
     model = build_model([make(op, ["x"], ["y"])], {"x": dims})
-    _agrees(capture(model, tmp_path), model)
+    agrees(capture(model, tmp_path), model)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_resize(attrs: dict[str, Any], by: str, tmp_path: Path) -> None:
     if by == "sizes":
         stored, operands = {"s": np.array([1, 2, 5, 3])}, ["x", "", "", "s"]
     model = build_model([make("Resize", operands, ["y"], **attrs)], {"x": [1, 2, 3, 4]}, stored)
-    _agrees(capture(model, tmp_path), model)
+    agrees(capture(model, tmp_path), model)

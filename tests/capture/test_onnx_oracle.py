@@ -13,7 +13,7 @@ from onnx import TensorProto
 from torch import nn
 
 import gradlet
-from gradlet.api import Captured, _aims, training_graph
+from gradlet.api import Captured, aims_of, training_graph
 from gradlet.frontends.onnx.model import captured_onnx
 from gradlet.frontends.onnx.oracle import module as oracle_module
 from gradlet.frontends.onnx.oracle.base import TABLE
@@ -24,11 +24,11 @@ from gradlet.frontends.recording_modes import Refused
 from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
-from gradlet.ops.base import ONNX
+from gradlet.ops.importer import ONNX
 from gradlet.oracle.interpreter import run_reference
 from gradlet.oracle.recording import Recording, digest
 from tests.capture.onnx_models import build_model, make, random
-from tests.capture.test_onnx_export import EXPORTERS, _export
+from tests.capture.test_onnx_export import EXPORTERS, exported_model
 from tests.capture.test_onnx_nodes import cases
 from tests.models import MODELS
 
@@ -45,7 +45,7 @@ def recorded(
     recipe = recipe or Recipe(loss="mse")
     captured: Captured = captured_onnx(path, Sizes(batch))
     graph = training_graph(captured, recipe, layout=layout)
-    aims = _aims(captured, recipe)
+    aims = aims_of(captured, recipe)
     samples = [captured.graph.samples[name] for name in captured.graph.inputs]
     recording = record_onnx(captured.source, graph, recipe, samples, aims)
     return Recording.loads(recording.dumps()), graph
@@ -117,12 +117,12 @@ EXPORTED = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("name", "exporter"), EXPORTED)
 def test_exported_models(name: str, exporter: str, tmp_path: Path) -> None:
     """Norms, functions, recurrent layers whose weights lie otherwise in the program."""
     module, (x, *_) = MODELS[name]()
-    path = _export(module.eval(), x, tmp_path / "m.onnx", exporter)
+    path = exported_model(module.eval(), x, tmp_path / "m.onnx", exporter)
     assert_same(*recorded(path, batch=None))
 
 
@@ -134,7 +134,7 @@ def test_maps_in_both_layouts(layout: str, tmp_path: Path) -> None:
         nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
     )
     module.append(nn.Linear(4 * 9, 3))
-    path = _export(module.eval(), torch.randn(2, 2, 6, 6), tmp_path / "m.onnx", "legacy")
+    path = exported_model(module.eval(), torch.randn(2, 2, 6, 6), tmp_path / "m.onnx", "legacy")
     assert_same(*recorded(path, layout=layout))
 
 

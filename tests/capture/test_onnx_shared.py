@@ -13,7 +13,7 @@ from gradlet.api import training_graph
 from gradlet.ir.recipe import Recipe
 from gradlet.planner.planner import plan
 from gradlet.targets.target import load as load_target
-from tests.capture.test_onnx_export import EXPORTERS, _export
+from tests.capture.test_onnx_export import EXPORTERS, exported_model
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
@@ -21,7 +21,7 @@ def test_statistics_that_equal_a_bias_stay_as_they_are(exporter: str, tmp_path: 
     torch.manual_seed(0)
     layers = [nn.Conv2d(2, 3, 1), nn.ReLU(), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3)]
     module = nn.Sequential(*layers, nn.Conv2d(3, 2, 1)).eval()
-    path = _export(module, torch.randn(2, 2, 4, 3), tmp_path / "m.onnx", exporter)
+    path = exported_model(module, torch.randn(2, 2, 4, 3), tmp_path / "m.onnx", exporter)
     graph = training_graph(gradlet.capture(str(path)), Recipe(loss="mse", lr=0.05))
     frozen = [node for node in graph.nodes if node.op == "frozen_norm"]
     assert all(graph.tensors[name].role == "const" for n in frozen for name in n.inputs[1:3])

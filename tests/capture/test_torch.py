@@ -16,6 +16,7 @@ from gradlet.frontends.torch.program import capture_module
 from tests.models import MODELS
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_capture_is_repeatable(name: str) -> None:
     first, second = (gradlet.capture(*MODELS[name](), name=name).graph for _ in range(2))

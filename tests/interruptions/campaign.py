@@ -287,7 +287,7 @@ class Campaign:
                     yield str(path.relative_to(self.base))
         for path in self.cache.rglob("*"):
             entry = path.with_name(path.name.removesuffix(cache.RECORD))
-            expected = path.name in ("objects", "steps", "tuned", "tune.sqlite")
+            expected = path.name == "objects" or path.name.startswith("values.sqlite")
             if not expected and not cache.is_whole(entry):
                 yield str(path.relative_to(self.base))
 

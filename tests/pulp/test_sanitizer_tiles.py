@@ -121,6 +121,7 @@ def test_a_table_that_is_used_before_it_is_there(project: Project) -> None:
         sim.run(project, sanitize=True)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     "barrier",
     [

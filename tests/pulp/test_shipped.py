@@ -183,6 +183,7 @@ MUTATIONS = {
 }
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("what", MUTATIONS)
 def test_a_build_that_differs_is_found(what: str, project: Project, verified: Run) -> None:
     name, old, new, message = MUTATIONS[what]

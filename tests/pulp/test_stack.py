@@ -117,7 +117,7 @@ def deepest(elf: bytes, config: SimConfig, limit: int = 0) -> list[int]:
     return used
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("name", "l1", "cores", "layout"),
     [
@@ -161,7 +161,9 @@ def test_less_is_set_aside_where_that_matters() -> None:
 
 def linked(project: Project, main: Path, *defines: str) -> bytes:
     """As it must not be: nobody looks at its stack."""
-    return device.linked(project, main, project.folder.parent / "bad.elf", defines).read_bytes()
+    return device.link_program(
+        project, main, project.folder.parent / "bad.elf", defines
+    ).read_bytes()
 
 
 def golden(project: Project) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradlet.codegen.project import _render
+from gradlet.codegen.project import render
 from gradlet.runtime import includes, port_file, startup
 from gradlet.support.compiler import build_program
 from gradlet.targets.target import Target
@@ -22,8 +22,8 @@ def compile_c(source: Path, target: Target, folder: Path) -> bytes:
         "cores": target.cores,
     }
     script = folder / "link.ld"
-    script.write_text(_render("link.ld", view, target.port))
-    (folder / "gl_port.h").write_text(_render("gl_port.h", view))
+    script.write_text(render("link.ld", view, target.port))
+    (folder / "gl_port.h").write_text(render("gl_port.h", view))
     sources = [source, *(port_file(target.port, name) for name in startup(target.port))]
     defines = [f"GL_CORES={target.cores}"]
     elf = build_program(

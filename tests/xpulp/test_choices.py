@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ DELAY = Kernel("delay", "states", "", "columns", "f32")
 DROPOUT = Kernel("dropout", "apply", "", "drawn", "f32")
 
 
-def test_a_thousand_joints(tmp_path: Path) -> None:
+def test_a_thousand_joints(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     generator, twins = np.random.default_rng(1), Twins([CONCAT], tmp_path, 8)
     with Trial([CONCAT], cluster(), sanitize=True) as trial:
-        for _ in range(1100):
+        for _ in range(part_of(1100)):
             most = int(generator.choice([6, 40]))
             widths = [int(n) for n in generator.integers(1, most + 1, generator.integers(2, 5))]
             outer = int(generator.integers(1, 14))
@@ -34,11 +35,11 @@ def test_a_thousand_joints(tmp_path: Path) -> None:
             assert same_bits(made, twins.call(CONCAT, [output], inputs, sizes)), sizes
 
 
-def test_a_thousand_delays(tmp_path: Path) -> None:
+def test_a_thousand_delays(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """Every second one in place."""
     generator, twins = np.random.default_rng(4), Twins([DELAY], tmp_path, 8)
     with Trial([DELAY], cluster(), sanitize=True) as trial:
-        for number in range(1200):
+        for number in range(part_of(1200)):
             times, batch = (int(n) for n in generator.integers(1, 10, 2))
             width = int(generator.integers(1, generator.choice([9, 40])))
             first = generator.random() < 0.5
@@ -58,11 +59,11 @@ def test_a_thousand_delays(tmp_path: Path) -> None:
             assert same_bits(made.outputs, same), sizes
 
 
-def test_a_thousand_tables(tmp_path: Path) -> None:
+def test_a_thousand_tables(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """Numbers outside of the table as well: they give zeros, and a guard tells of them."""
     generator, twins = np.random.default_rng(2), Twins([GATHER], tmp_path, 8)
     with Trial([GATHER], cluster(), sanitize=True) as trial:
-        for _ in range(1050):
+        for _ in range(part_of(1050)):
             rows, count = (int(n) for n in generator.integers(1, 30, 2))
             width = int(generator.integers(1, generator.choice([8, 40])))
             table = generator.standard_normal((rows, width)).astype(np.float32)
@@ -75,11 +76,11 @@ def test_a_thousand_tables(tmp_path: Path) -> None:
             np.testing.assert_array_equal((made[0] == 0).all(1), outside)
 
 
-def test_a_thousand_dropouts(tmp_path: Path) -> None:
+def test_a_thousand_dropouts(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """Single elements and groups, from any place on, active or not."""
     generator, twins = np.random.default_rng(3), Twins([DROPOUT], tmp_path, 8)
     with Trial([DROPOUT], cluster(), sanitize=True) as trial:
-        for number in range(1050):
+        for number in range(part_of(1050)):
             count = int(generator.integers(1, generator.choice([10, 200])))
             group = 1 if number % 2 else int(generator.integers(2, 30))
             sizes: dict[str, Size] = {

@@ -4,7 +4,7 @@ float64."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -50,14 +50,14 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
 
 
 @pytest.mark.parametrize("step", ["forward", "input_grad", "weight_grad"])
-def test_a_thousand_shapes(step: str, tmp_path: Path) -> None:
+def test_a_thousand_shapes(step: str, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     used = [k for k in USED if k.variant == "columns_part" and k.mode.startswith(step)]
-    assert len(run(layers, used, SHAPES, 8, 1, tmp_path)) == len(used)
+    assert len(run(layers, used, part_of(SHAPES), 8, 1, tmp_path)) == len(used)
 
 
-def test_all_at_once(tmp_path: Path) -> None:
+def test_all_at_once(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     used = [kernel for kernel in USED if kernel.variant == "columns_full"]
-    assert len(run(layers, used, SHAPES, 8, 1, tmp_path)) == len(used)
+    assert len(run(layers, used, part_of(SHAPES), 8, 1, tmp_path)) == len(used)
 
 
 @pytest.mark.parametrize("cores", [1, 3, 16])

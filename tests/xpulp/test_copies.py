@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,10 @@ def repeated(view: Array) -> Array:
     return np.broadcast_to(first, (*first.shape[:-1], 3))
 
 
-def test_a_thousand_permutations(tmp_path: Path) -> None:
+def test_a_thousand_permutations(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     generator, twins = np.random.default_rng(1), Twins([PERMUTE], tmp_path, 8)
     with Trial([PERMUTE], cluster(), sanitize=True) as trial:
-        for number in range(1300):
+        for number in range(part_of(1300)):
             x = generator.standard_normal(extents(generator)).astype(np.float32)
             view = x.transpose(generator.permutation(6))
             view = view[tuple(slice(int(generator.integers(0, n)), None) for n in view.shape)]
@@ -69,10 +70,10 @@ def padded(generator: np.random.Generator) -> tuple[Array, dict[str, Size], Arra
     return x, {**sizes, "step": steps, "value": value}, wanted
 
 
-def test_a_thousand_paddings(tmp_path: Path) -> None:
+def test_a_thousand_paddings(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     generator, twins = np.random.default_rng(2), Twins([PAD], tmp_path, 8)
     with Trial([PAD], cluster(), sanitize=True) as trial:
-        for _ in range(1020):
+        for _ in range(part_of(1020)):
             x, sizes, wanted = padded(generator)
             output = np.full(wanted.shape, np.nan, np.float32)
             made = trial.call(PAD, [output], [x], sizes).outputs

@@ -33,7 +33,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("parts")
     texts = {name: f"{text}f" for name, text in EXPONENT.items()}
     source = '#include "gl.h"\n' + "".join(
-        catalogue._environment().get_template(name).render(seed=SEED, root_seed=ROOT_SEED, **texts)
+        catalogue.templates().get_template(name).render(seed=SEED, root_seed=ROOT_SEED, **texts)
         for name in ("newton.j2", "exp_below.j2")
     )
     source += "".join(map(MANY.format, ("inverse", "root_inverse", "exp_below")))

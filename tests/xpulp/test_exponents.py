@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -83,12 +83,14 @@ def same(one: Array, other: Array) -> bool:
 
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
-def test_many_lines(kernel: Kernel, tmp_path: Path) -> None:
+def test_many_lines(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     twins = Twins([kernel], tmp_path, 8)
     count = -(-1000 // sum(kernel.family == other.family for other in USED))
     with Trial([kernel], cluster(), sanitize=True) as trial:
         absolute = 1e-37 if kernel.mode == "softmax" else 1e-5
-        for outputs, inputs, sizes, in_place in distinct(jobs(kernel), count, lambda job: job[2]):
+        for outputs, inputs, sizes, in_place in distinct(
+            jobs(kernel), part_of(count), lambda job: job[2]
+        ):
             made = trial.call(kernel, outputs, inputs, sizes, in_place=in_place).outputs
             assert same(made[0], twins.call(kernel, outputs, inputs, sizes)[0]), sizes
             if kernel.family == "softmax":

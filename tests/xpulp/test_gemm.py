@@ -4,7 +4,7 @@ among them, with every access checked; bits against the C twin, values against f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,20 +134,20 @@ def check(job: Job, trial: Trial, twins: Twins) -> None:
 
 
 @pytest.mark.parametrize("variant", sorted({v.name for v in VARIANTS}))
-def test_a_thousand_shapes(variant: str, tmp_path: Path) -> None:
+def test_a_thousand_shapes(variant: str, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     used = [kernel for kernel in USED if kernel.variant == variant]
     twins = Twins(used, tmp_path, 8)
     reached: Counter[Any] = Counter()
     with Trial(used, cluster(), sanitize=True) as trial:
-        for job in jobs(used, 1160, seed=1):
+        for job in jobs(used, part_of(1160), seed=1):
             check(job, trial, twins)
             reached[job.kernel.mode, job.kernel.epilogue] += 1
     assert len(reached) == len(used)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 7, 16])
-def test_other_teams(cores: int, tmp_path: Path) -> None:
+def test_other_teams(cores: int, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     twins = Twins(USED, tmp_path, cores)
     with Trial(USED, cluster(cores), sanitize=True) as trial:
-        for job in jobs(USED, 120, seed=cores):
+        for job in jobs(USED, part_of(120), seed=cores):
             check(job, trial, twins)

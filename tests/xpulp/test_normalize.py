@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,10 @@ def normalised(x: Array, axes: tuple[int, ...], center: bool) -> Array:
 
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
-def test_many_groups(kernel: Kernel, tmp_path: Path) -> None:
+def test_many_groups(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     generator, twins = np.random.default_rng(3), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for number in range(550):
+        for number in range(part_of(550)):
             shape = tuple(map(int, generator.integers(1, int(generator.choice([3, 8])), 4)))
             shape = (*shape[:3], int(generator.integers(1, 20)))
             chosen = np.sort(generator.permutation(4)[: generator.integers(1, 4)])
@@ -78,10 +79,10 @@ FROZEN = [kernel for kernel in catalogue.kernels() if kernel.family == "frozen_n
 @pytest.mark.parametrize(
     "kernel", [k for k in FROZEN if k.variant == "lines"], ids=lambda kernel: kernel.name
 )
-def test_given_statistics(kernel: Kernel, tmp_path: Path) -> None:
+def test_given_statistics(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     generator, twins = np.random.default_rng(4), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for number in range(500):
+        for number in range(part_of(500)):
             outer, channels, inner = (int(generator.integers(1, n)) for n in (3, 20, 12))
             x = generator.standard_normal(outer * channels * inner).astype(np.float32)
             mean, w, b = (generator.standard_normal(channels).astype(np.float32) for _ in range(3))

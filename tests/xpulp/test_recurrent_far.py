@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,5 +15,5 @@ USED = [k for k in catalogue.kernels() if k.family in FAMILIES and k.variant.sta
 
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
-def test_a_thousand_scans(kernel: Kernel, tmp_path: Path) -> None:
-    check(kernel, tmp_path, level="L2")
+def test_a_thousand_scans(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
+    check(kernel, tmp_path, part_of(500), level="L2")

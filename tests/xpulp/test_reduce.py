@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,12 +41,14 @@ def jobs(
 
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
-def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path) -> None:
+def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     states = 1 + len(catalogue.epilogues()[kernel.epilogue].outputs if kernel.epilogue else ())
     generator = np.random.default_rng(2)
     twins = Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for x, axes, hyper, sizes in distinct(jobs(kernel, seed=1), 300, lambda job: job[3]):
+        for x, axes, hyper, sizes in distinct(
+            jobs(kernel, seed=1), part_of(300), lambda job: job[3]
+        ):
             isa = ("xpulp",)
             able = catalogue.candidates(kernel.family, "sum", kernel.epilogue, sizes, isa, "f32")
             assert able == [kernel], sizes
@@ -64,11 +66,11 @@ def test_what_the_variant_cannot_do() -> None:
         assert catalogue.candidates("reduce", "sum", "", sizes, ("xpulp",), "f32") == []
 
 
-def test_a_thousand_variances(tmp_path: Path) -> None:
+def test_a_thousand_variances(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     kernel = Kernel("reduce", "variance", "", "lines", "f32")
     generator, twins = np.random.default_rng(3), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for _ in range(1400):
+        for _ in range(part_of(1400)):
             rank = int(generator.integers(2, 5))
             most = int(generator.choice([5, 12] if rank > 2 else [30, 60]))
             shape = tuple(map(int, generator.integers(1, most + 1, rank)))

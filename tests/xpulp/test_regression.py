@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,11 @@ USED = [k for k in catalogue.kernels() if k.family == "regression" and k.variant
 
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
-def test_a_thousand_counts(kernel: Kernel, tmp_path: Path) -> None:
+def test_a_thousand_counts(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """More than a thousand over all modes."""
     generator, twins = np.random.default_rng(1), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for count in range(1, 131):
+        for count in range(1, part_of(130) + 1):
             delta = float(np.float32(generator.choice([0.3, 1.0, 2.0])))
             sizes: dict[str, Size] = {
                 "count": count,

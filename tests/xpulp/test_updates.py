@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,10 +38,10 @@ def state(generator: np.random.Generator, count: int) -> Array:
 
 @pytest.mark.parametrize("kernel", UPDATES, ids=lambda kernel: kernel.name)
 @pytest.mark.filterwarnings("ignore:.* encountered in")
-def test_a_thousand_updates(kernel: Kernel, tmp_path: Path) -> None:
+def test_a_thousand_updates(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     generator, twins = np.random.default_rng(6), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for number in range(1000):
+        for number in range(part_of(1000)):
             count = number // 2 + 1
             w, g, m = (state(generator, count) for _ in range(3))
             hyper, steps = settings(kernel.mode, number), 1 + number % 4
@@ -69,10 +70,10 @@ def test_a_thousand_updates(kernel: Kernel, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", SQUARES, ids=lambda kernel: kernel.name)
-def test_a_thousand_norms(kernel: Kernel, tmp_path: Path) -> None:
+def test_a_thousand_norms(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     generator, twins = np.random.default_rng(6), Twins([kernel], tmp_path, 8)
     with Trial([kernel], cluster(), sanitize=True) as trial:
-        for number in range(500):
+        for number in range(part_of(500)):
             count, begin = number + 1, int(generator.integers(0, 16))
             g = generator.standard_normal(count).astype(np.float32)
             before, y = (generator.standard_normal(16).astype(np.float32) for _ in range(2))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from gradlet.cli.failures import json_output, stderr
-from gradlet.cli.options import settings
+from gradlet.cli.options import settings, with_options
 from gradlet.errors import GradletError
 from gradlet.targets import target as targets
 
@@ -18,40 +20,52 @@ if TYPE_CHECKING:
 
 ALIGNMENTS = 8
 """As gradlet.bench has it; to ask that would load all of it for a line of help."""
-TargetName = Annotated[str, typer.Option("--target", help="A device: a name or a .toml file.")]
-Cores = Annotated[int | None, typer.Option(help="Cores of the cluster.")]
-L1 = Annotated[str | None, typer.Option(help="Size of L1, such as 128k.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the target: fpus=4.")]
-Dtype = Annotated[str, typer.Option(help="f32.")]
-Update = Annotated[str, typer.Option(help="Fused into the store, such as sgd, momentum or sum.")]
-Alignments = Annotated[int, typer.Option(help="Places of the code to take the median over.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Step = Annotated[str, typer.Option(help="forward, weight_grad or input_grad.")]
 Batch = Annotated[int, typer.Option(help="Samples.")]
 
 
+@dataclass(frozen=True)
+class BenchOptions:
+    update: Annotated[
+        str, typer.Option(help="Fused into the store, such as sgd, momentum or sum.")
+    ] = ""
+    dtype: Annotated[str, typer.Option(help="f32.")] = "f32"
+    target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = targets.DEFAULT
+    cores: Annotated[int | None, typer.Option(help="Cores of the cluster.")] = None
+    l1: Annotated[str | None, typer.Option(help="Size of L1, such as 128k.")] = None
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE of the target: fpus=4.")
+    ] = None
+    alignments: Annotated[int, typer.Option(help="Places of the code to take the median over.")] = (
+        ALIGNMENTS
+    )
+    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+
+    def device(self) -> targets.Target:
+        if self.dtype != "f32":
+            raise GradletError(f"dtype '{self.dtype}' is not there; f32 is")
+        sizes: dict[str, str | int] = {"L1": self.l1} if self.l1 else {}
+        sizes |= settings(self.set_ or [])
+        return targets.load(self.target, cores=self.cores, sizes=sizes)
+
+
+@with_options(BenchOptions)
 def gemm(
+    options: BenchOptions,
     m: Annotated[int, typer.Option(help="Rows of the result.")],
     n: Annotated[int, typer.Option(help="Columns of the result.")],
     k: Annotated[int, typer.Option(help="Length of the sums.")],
     layout: Annotated[str, typer.Option(help="nn, nt (b is [n, k]) or tn (a is [k, m]).")] = "nn",
-    update: Update = "",
-    dtype: Dtype = "f32",
-    target: TargetName = targets.DEFAULT,
-    cores: Cores = None,
-    l1: L1 = None,
-    set_: Set = None,
-    alignments: Alignments = ALIGNMENTS,
-    json_: Json = False,
 ) -> int:
     """Measure a matrix product with every kernel that computes it."""
-    from gradlet.kernels import lab as bench
+    from gradlet.kernels import lab
 
-    device = _device(target, cores, l1, set_, dtype)
-    return _show(bench.gemm(m, n, k, layout, update), device, alignments, json_)
+    return _show(options, lambda: lab.gemm(m, n, k, layout, options.update))
 
 
+@with_options(BenchOptions)
 def conv2d(
+    options: BenchOptions,
     shape: Annotated[str, typer.Option("--in", help="Of the input: CxHxW.")],
     out_channels: Annotated[int, typer.Option(help="Channels of the output.")],
     kernel: Annotated[str, typer.Option(help="K or HxW.")],
@@ -62,71 +76,49 @@ def conv2d(
     groups: Annotated[int, typer.Option(help="The number of channels: depthwise.")] = 1,
     layout: Annotated[str, typer.Option(help="Of the maps: chw or hwc.")] = "chw",
     batch: Batch = 1,
-    update: Update = "",
-    dtype: Dtype = "f32",
-    target: TargetName = targets.DEFAULT,
-    cores: Cores = None,
-    l1: L1 = None,
-    set_: Set = None,
-    alignments: Alignments = ALIGNMENTS,
-    json_: Json = False,
 ) -> int:
     """Measure one step of a convolution with every kernel that computes it."""
-    from gradlet.kernels import lab as bench
+    from gradlet.kernels import lab
 
-    device = _device(target, cores, l1, set_, dtype)
-    image = numbers("--in", shape, (3,), 1, "CxHxW, such as 16x32x32")
-    size = numbers("--kernel", kernel, (1, 2), 1, "K or HxW, such as 3 or 10x4")
-    steps = numbers("--stride", stride, (1, 2), 1, "S or HxW, such as 2")
-    sides = numbers("--pad", pad, (1, 2, 4), 0, "P, HxW or TOPxLEFTxBOTTOMxRIGHT, such as 1")
-    spread = numbers("--dilation", dilation, (1, 2), 1, "D or HxW, such as 2")
-    top, left = (sides * 2)[:2]
-    bottom, right = sides[2:] if len(sides) == 4 else (top, left)
-    case = bench.conv2d(
-        image,
-        out_channels,
-        (size[0], size[-1]),
-        (steps[0], steps[-1]),
-        (top, left, bottom, right),
-        groups,
-        batch,
-        step,
-        update,
-        (spread[0], spread[-1]),
-        layout,
-    )
-    return _show(case, device, alignments, json_)
+    def case() -> Case:
+        image = numbers("--in", shape, (3,), 1, "CxHxW, such as 16x32x32")
+        size = numbers("--kernel", kernel, (1, 2), 1, "K or HxW, such as 3 or 10x4")
+        steps = numbers("--stride", stride, (1, 2), 1, "S or HxW, such as 2")
+        sides = numbers("--pad", pad, (1, 2, 4), 0, "P, HxW or TOPxLEFTxBOTTOMxRIGHT, such as 1")
+        spread = numbers("--dilation", dilation, (1, 2), 1, "D or HxW, such as 2")
+        top, left = (sides * 2)[:2]
+        bottom, right = sides[2:] if len(sides) == 4 else (top, left)
+        return lab.conv2d(
+            image,
+            out_channels,
+            (size[0], size[-1]),
+            (steps[0], steps[-1]),
+            (top, left, bottom, right),
+            groups,
+            batch,
+            step,
+            options.update,
+            (spread[0], spread[-1]),
+            layout,
+        )
+
+    return _show(options, case)
 
 
+@with_options(BenchOptions)
 def linear(
+    options: BenchOptions,
     in_features: Annotated[int, typer.Option("--in", help="Features of the input.")],
     out_features: Annotated[int, typer.Option("--out", help="Features of the output.")],
     step: Step,
     batch: Batch = 1,
-    update: Update = "",
-    dtype: Dtype = "f32",
-    target: TargetName = targets.DEFAULT,
-    cores: Cores = None,
-    l1: L1 = None,
-    set_: Set = None,
-    alignments: Alignments = ALIGNMENTS,
-    json_: Json = False,
 ) -> int:
     """Measure one step of a fully connected layer with every kernel that computes it."""
-    from gradlet.kernels import lab as bench
+    from gradlet.kernels import lab
 
-    device = _device(target, cores, l1, set_, dtype)
-    case = bench.linear(in_features, out_features, batch, step, update)
-    return _show(case, device, alignments, json_)
-
-
-def _device(
-    name: str, cores: int | None, l1: str | None, set_: list[str] | None, dtype: str
-) -> targets.Target:
-    if dtype != "f32":
-        raise GradletError(f"dtype '{dtype}' is not there; f32 is")
-    sizes: dict[str, str | int] = {"L1": l1} if l1 else {}
-    return targets.load(name, cores=cores, sizes={**sizes, **settings(set_ or [])})
+    return _show(
+        options, lambda: lab.linear(in_features, out_features, batch, step, options.update)
+    )
 
 
 def numbers(
@@ -139,14 +131,15 @@ def numbers(
     return tuple(int(part) for part in parts)
 
 
-def _show(case: Case, device: targets.Target, alignments: int, as_json: bool) -> int:
-    from gradlet.kernels import lab as bench
+def _show(options: BenchOptions, wanted: Callable[[], Case]) -> int:
+    from gradlet.kernels import lab
 
+    device, case, alignments = options.device(), wanted(), options.alignments
     if alignments < 1:
         raise GradletError(f"--alignments {alignments}: it must be 1 or more")
     with stderr.status(Text(case.label)) as status:
-        report = bench.measure(case, device, alignments=alignments, progress=status.update)
-    if as_json:
+        report = lab.measure(case, device, alignments=alignments, progress=status.update)
+    if options.json_:
         json_output.write(report.to_json())
     else:
         _tables(report)

@@ -5,7 +5,6 @@ Exit status: 0 done, 1 a check failed, 2 bad use or a model that does not fit, 3
 
 from __future__ import annotations
 
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +21,7 @@ from gradlet.cli import tune as cli_tune
 from gradlet.cli.failures import fail, guarded, json_output, run_app, stderr
 from gradlet.cli.options import ModelOptions, settings, with_model_options
 from gradlet.cli.progress import progress
+from gradlet.cli.show import build_json, build_table, verdict_table
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.support import interrupt
 from gradlet.support.terminal import console, plain
@@ -31,14 +30,12 @@ from gradlet.targets import target as targets
 if TYPE_CHECKING:  # a command imports what it needs, so that `gradlet --help` answers at once
     from gradlet.api import Captured, Request
     from gradlet.planner.planner import Plan
-    from gradlet.verifier.verify import Verdict
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-SAME_BITS = {"host": "the same with every compiler", "sim": "the same as on the host"}
 
 
 def _version(asked: bool) -> None:
@@ -86,8 +83,8 @@ def build(
         recording = request.recorded(captured, plan)
     with progress("writing the project and its golden data"):
         project = gradlet.emit(plan, folder, recording, force=force)
-    value = {**_build_json(project.folder, plan), "notes": list(captured.notes)}
-    _show(json_, value, lambda: _build_table(project.folder, plan))
+    value = {**build_json(project.folder, plan), "notes": list(captured.notes)}
+    _show(json_, value, lambda: build_table(project.folder, plan))
 
 
 @command
@@ -189,7 +186,7 @@ def verify(
             verdict = gradlet.verify(loaded, steps=steps, engine=engine, edited=edited)
     except SimError as error:  # to find that is what verify is for
         return fail(error, json_, {"program": project})
-    _show(json_, verdict.to_json(), lambda: _verdict_table(verdict))
+    _show(json_, verdict.to_json(), lambda: verdict_table(verdict))
     return 0 if verdict.passed else 1
 
 
@@ -304,128 +301,6 @@ def _note_changes(changes: Sequence[str]) -> None:
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _build_json(folder: Path, plan: Plan) -> dict[str, Any]:
-    from gradlet.codegen.view import parameter_count
-
-    return {
-        "project": str(folder),
-        "model": plan.graph.name,
-        "target": plan.target.name,
-        "cores": plan.target.cores,
-        "layout": plan.graph.layout,
-        "params": parameter_count(plan),
-        "trained": list(plan.graph.trained),
-        "macs": plan.macs(),
-        "memory": plan.memory(),
-        "calls": len(plan.calls),
-        "kernels": sorted({call.kernel.name for call in plan.calls}),
-    }
-
-
-def _build_table(folder: Path, plan: Plan) -> None:
-    from gradlet.codegen.view import parameter_count
-
-    macs = plan.macs()
-    table = Table(box=None, show_header=False)
-    model = f"{plan.graph.name}: {parameter_count(plan):,} parameters"
-    table.add_row("model", *plain(model))
-    table.add_row("target", *plain(f"{plan.target.name}, {plan.target.cores} core(s)"))
-    table.add_row(
-        "multiply-adds",
-        f"{macs['forward']:,} forward, {macs['weight_grad']:,} weight gradient, "
-        f"{macs['input_grad']:,} input gradient",
-    )
-    ratio = plan.used / plan.lower_bound
-    used = [
-        f"{plan.taken(memory):,} of {memory.size:,} bytes of {memory.name}"
-        for memory in plan.target.memories
-        if plan.taken(memory)
-    ]
-    bound = f"lower bound {plan.lower_bound:,} ({ratio:.3f} x)"
-    table.add_row("memory", f"{' and '.join(used)}; {bound}")
-    tiled = sum(tiling.count > 1 for tiling in plan.tilings)
-    if plan.tilings:
-        count = sum(tiling.count for tiling in plan.tilings)
-        table.add_row("tiles", f"{count:,} in {tiled} of {len(plan.calls)} calls")
-    elif plan.level != plan.target.memories[0]:
-        table.add_row(
-            "tiles",
-            f"none: all is computed where it lies, in {plan.level.name}, which is slow. Without "
-            "room for tiles, a smaller --update or --batch makes some",
-        )
-    following = f"gradlet verify {shlex.quote(str(folder))}"
-    table.add_row("project", *plain(f"{folder}   (next: {following})"))
-    console().print(table)
-
-
-def _verdict_table(verdict: Verdict) -> None:
-    from gradlet.codegen.folder import listing
-
-    table = Table(box=None)
-    for column in ("tensor", "role", "module", "max error", "relative", "of tolerance"):
-        table.add_column(column)
-    for row in verdict.tensors:
-        share = f"{100 * row.share:.1f} %"
-        mark = share if row.passed else f"[bold red]{share} WRONG[/]"
-        table.add_row(
-            *plain(row.name, row.role, row.module, f"{row.max_abs:.2e}", f"{row.max_rel:.2e}"),
-            Text.from_markup(mark),
-        )
-    out = console()
-    out.print(table)
-    for step, (computed, expected, tol) in enumerate(verdict.losses, start=1):
-        wrong = "" if abs(computed - expected) <= tol else "  [bold red]WRONG[/]"
-        out.print(f"step {step}: loss {computed:.7g}, PyTorch {expected:.7g}{wrong}")
-    if verdict.diverged is not None:
-        out.print(_divergence(verdict))
-    if verdict.chaotic is not None:
-        out.print(_chaos(verdict, *verdict.chaotic))
-    own = sum(row.oracle == "module" for row in verdict.tensors)
-    if verdict.no_module:
-        out.print(f"not compared with the module itself: {verdict.no_module}", markup=False)
-    elif own:
-        out.print(f"compared with the module itself: {own} losses, gradients and weights")
-    wrong_row = verdict.first_wrong
-    if wrong_row is not None:
-        out.print(
-            Text(
-                f"first wrong node: {wrong_row.node} (module '{wrong_row.module}'); its inputs and "
-                f"outputs are in {verdict.saved}"
-            )
-        )
-    for engine, same in verdict.bit_identical.items():
-        out.print(f"bits on {engine}: {SAME_BITS[engine] if same else '[bold red]differ[/]'}")
-    for program in verdict.shipped.golden:
-        said = "[bold red]FAIL[/]" if program.problem else "passes, with the bits of this run"
-        out.print(f"golden program, {program.build}: {said}")
-    for difference in verdict.shipped.differences:
-        out.print(f"[bold red]{escape(difference)}[/]")
-    if verdict.changes:
-        text = f"not as it was built: {listing(verdict.changes)}; --edited lets it pass as it is"
-        out.print(text, markup=False, highlight=False, soft_wrap=True)
-    outcome = "[bold green]PASS[/]" if verdict.passed else "[bold red]FAIL[/]"
-    out.print(f"{len(verdict.tensors)} tensors, {verdict.steps} steps: {outcome}")
-
-
-def _divergence(verdict: Verdict) -> str:
-    judged = f"steps 1 to {verdict.steps} are judged" if verdict.steps else ""
-    return (
-        f"[bold yellow]training diverges in step {verdict.diverged}[/]: in PyTorch as well, values "
-        f"become infinite, no number, or more than float32 holds. That is no fault of the code; a "
-        f"smaller --lr helps. {judged or 'Of step 1, what comes before that is judged'}"
-    )
-
-
-def _chaos(verdict: Verdict, step: int, change: float) -> str:
-    judged = f"steps 1 to {verdict.steps} are judged" if verdict.steps else ""
-    return (
-        f"[bold yellow]from step {step} on training is chaotic[/]: rounding alone may change the "
-        f"loss by {change:.2g}, in PyTorch as well. That is no fault of the code; a smaller --lr "
-        f"or a larger --batch helps. "
-        f"{judged or 'Of step 1, each node is judged on what was computed before it'}"
-    )
 
 
 def main() -> None:

@@ -181,7 +181,7 @@ def run_app(app: typer.Typer, arguments: list[str]) -> NoReturn:
     if as_json:
         json_output.keep_to_itself()
     try:
-        status = _invoke(app, arguments, as_json)
+        status = invoke(app, arguments, as_json)
         sys.stdout.flush()
     except BrokenPipeError:  # `gradlet ... | head` is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -189,7 +189,7 @@ def run_app(app: typer.Typer, arguments: list[str]) -> NoReturn:
     sys.exit(status)
 
 
-def _invoke(app: typer.Typer, arguments: list[str], as_json: bool) -> int:
+def invoke(app: typer.Typer, arguments: list[str], as_json: bool) -> int:
     command = typer.main.get_command(app)
     try:
         result = command.main(arguments, prog_name="gradlet", standalone_mode=False)

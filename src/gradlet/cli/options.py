@@ -135,32 +135,42 @@ class ModelOptions:
         }
 
 
-def with_model_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Let a command take ModelOptions as its first argument, each as an option of its own."""
-    hints = get_type_hints(ModelOptions, include_extras=True)
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    shared = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(ModelOptions)
-    ]
-    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+def with_options(
+    kind: type, before: int = 0, first: int | None = None
+) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """Let a command take a dataclass of options as its first argument, each as an option of its
+    own. In the help `before` of them come before the `first` options that the command itself has,
+    the others behind."""
+    hints, shared = get_type_hints(kind, include_extras=True), fields(kind)
 
-    @wraps(function)
-    def command(**given: Any) -> int | None:
-        options = ModelOptions(
-            **{field.name: given.pop(field.name) for field in fields(ModelOptions)}
-        )
-        return function(options, **given)
+    def decorated(function: Callable[..., int | None]) -> Callable[..., int | None]:
+        @wraps(function)
+        def command(**given: Any) -> int | None:
+            return function(
+                kind(**{field.name: given.pop(field.name) for field in shared}), **given
+            )
 
-    parameters = [shared[0], *own[:1], *shared[1:], *own[1:]]
-    vars(command)["__signature__"] = inspect.Signature(parameters)
-    del command.__annotations__["options"]  # which typer would look up
-    return command
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        parameters = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=hints[field.name],
+            )
+            for field in shared
+        ]
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        size = len(own) if first is None else first
+        order = [*parameters[:before], *own[:size], *parameters[before:], *own[size:]]
+        vars(command)["__signature__"] = inspect.Signature(order)
+        del command.__annotations__["options"]  # which typer would look up
+        return command
+
+    return decorated
+
+
+with_model_options = with_options(ModelOptions, before=1, first=1)
 
 
 def settings(pairs: list[str]) -> dict[str, str]:

@@ -120,11 +120,11 @@ def project_files(
     view = _view(plan, expected or golden(plan), kept)
     files: dict[str, str | bytes] = {
         **_sources(plan, view),
-        "weights.py": _render("weights.py", view),
-        "golden.py": _render("golden.py", view),
-        "Makefile": _render("Makefile", view),
-        "CMakeLists.txt": _render("CMakeLists.txt", view),
-        "README.md": _render("README.md", view),
+        "weights.py": render("weights.py", view),
+        "golden.py": render("golden.py", view),
+        "Makefile": render("Makefile", view),
+        "CMakeLists.txt": render("CMakeLists.txt", view),
+        "README.md": render("README.md", view),
         **kept,
         recorded.FILE: recording.dumps(),
     }
@@ -154,11 +154,11 @@ def _view(plan: Plan, expected: Golden, kept: Mapping[str, bytes]) -> dict[str, 
 def _sources(plan: Plan, view: Mapping[str, Any]) -> dict[str, str]:
     prefix, used = plan.prefix, used_kernels(plan)
     return {
-        f"{prefix}.h": _render("net.h", view),
-        f"{prefix}.c": _render("net.c", view),
-        "weights.c": _render("weights.c", view),
-        "main.c": _render("main.c", view),
-        "golden.h": _render("golden.h", view),
+        f"{prefix}.h": render("net.h", view),
+        f"{prefix}.c": render("net.c", view),
+        "weights.c": render("weights.c", view),
+        "main.c": render("main.c", view),
+        "golden.h": render("golden.h", view),
         f"{prefix}_kernels.h": catalogue.header(used, prefix),
         **{name: (FOLDER / name).read_text() for name in HEADERS},
         **({"gl_tiles.h": (FOLDER / "gl_tiles.h").read_text()} if plan.tilings else {}),
@@ -178,11 +178,11 @@ def _port_files(port: str, view: Mapping[str, Any]) -> dict[str, str]:
     if not startup(port):
         return {"gl_port.h": host["gl_port_host.h"], "gl_dma_host.h": host["gl_dma_host.h"]}
     return {
-        "gl_port.h": _render("gl_port.h", view),
+        "gl_port.h": render("gl_port.h", view),
         **host,
         **{name: port_file(port, name).read_text() for name in headers(port)},
         **{f"{port}/{name}": port_file(port, name).read_text() for name in startup(port)},
-        f"{port}/link.ld": _render("link.ld", view, port),
+        f"{port}/link.ld": render("link.ld", view, port),
         **{f"{port}/stack_use/{path.name}": path.read_text() for path in STACK_USE.glob("*.py")},
     }
 
@@ -243,5 +243,5 @@ def _environment(port: str) -> jinja2.Environment:
     return made
 
 
-def _render(name: str, view: Mapping[str, Any], port: str = HOST) -> str:
+def render(name: str, view: Mapping[str, Any], port: str = HOST) -> str:
     return _environment(port).get_template(f"{name}.j2").render(view)

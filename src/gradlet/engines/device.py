@@ -40,7 +40,7 @@ def build_steps(project: Project, output: Path) -> Path:
 
 def _build(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
     """Linked, and proven to find room on its stacks."""
-    elf, reserved = linked(project, main, output, defines), project.plan.target.stack
+    elf, reserved = link_program(project, main, output, defines), project.plan.target.stack
     needed = stack_bytes(elf)
     if needed > reserved:
         elf.unlink()
@@ -59,7 +59,7 @@ def stack_bytes(elf: Path, called: Sequence[str] = ()) -> int:
         raise InternalError(f"the stack of {elf.name} has no bound: {error}") from None
 
 
-def linked(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
+def link_program(project: Project, main: Path, output: Path, defines: Sequence[str]) -> Path:
     plan, folder = project.plan, project.folder
     target = plan.target
     start = [folder / target.port / name for name in startup(target.port)]

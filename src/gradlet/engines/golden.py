@@ -190,10 +190,7 @@ def watch_program(plan: Plan, machine: Machine, symbols: Symbols) -> None:
         written = {"write": kind != "constants", "initialised": kind != "arena" and not near}
         if start:
             grant(start, start + plan.region_bytes(region), **written)
-    for core in range(plan.target.cores):
-        end = at("gl_stacks_end") - plan.target.stack * core
-        size = plan.target.stack
-        machine.watch(end - size, size, read=True, write=True, initialised=True, owner=core)
+    machine.own_stacks(at("gl_stacks_end"), plan.target.stack)
 
 
 def steps(project: Project) -> int:

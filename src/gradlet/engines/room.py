@@ -3,22 +3,22 @@ there is, found by linking it; then the data are planned again."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradlet.codegen.golden import golden_bytes, golden_level, made_up
 from gradlet.codegen.project import Project, source_files, used_kernels
-from gradlet.engines.device import GOLDEN, linked, stack_bytes
+from gradlet.engines.device import GOLDEN, link_program, stack_bytes
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.planner.model import Plan
 from gradlet.runtime import FOLDER, headers, port_file
 from gradlet.sim.elf import Symbols
 from gradlet.stack_use import loaded_bytes, needs_of, reserved_for
-from gradlet.support.cache import keep_json, recall_json, scratch_folder
+from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import BASE, DEVICE_ONLY, compile_objects, version, zig
+from gradlet.support.values import all_kept, all_recalled, key_of
 from gradlet.targets.target import Target
 
 WORTHWHILE = 1.05
@@ -86,9 +86,11 @@ def _surely_fits(plan: Plan) -> bool:
 def estimated(plan: Plan) -> tuple[Needs, Needs] | None:
     """Bounds of what the program takes; None if it has a kernel of which nothing is known."""
     target, near = plan.target, plan.target.memories[0]
-    known = [recall_json(place) for place in _places(plan, used_kernels(plan))]
-    if None in known:
+    keys = _keys(plan, used_kernels(plan))
+    found = all_recalled(keys)
+    if len(found) < len(keys):
         return None
+    known = list(found.values())
     kernels = sum(kernel["bytes"] for kernel in known)
     beside = plan.taken(near) if near != target.home else 0  # start-up copies it there
     beside += 0 if golden_level(plan) else golden_bytes(plan)
@@ -109,8 +111,8 @@ def program_needs(plan: Plan) -> Needs:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
         project, main = Project(folder, wide), folder / GOLDEN
-        shipped = linked(project, main, folder / "shipped.elf", ["GL_PROBE"])
-        plain = linked(project, main, folder / "plain.elf", [])
+        shipped = link_program(project, main, folder / "shipped.elf", ["GL_PROBE"])
+        plain = link_program(project, main, folder / "plain.elf", [])
         stack = max(stack_bytes(shipped), stack_bytes(plain))
         symbols = Symbols(shipped.read_bytes())
         _keep(project, plain)
@@ -123,8 +125,9 @@ def _keep(project: Project, elf: Path) -> None:
     """What the kernels of a program take, each by itself, if that is new."""
     plan, compiler = project.plan, zig()
     used = used_kernels(plan)
-    places = dict(zip(used, _places(plan, used), strict=True))
-    new = [kernel for kernel in used if recall_json(places[kernel]) is None]
+    keys = dict(zip(used, _keys(plan, used), strict=True))
+    found = all_recalled(keys.values())
+    new = [kernel for kernel in used if keys[kernel] not in found]
     if not new or compiler is None:
         return
     names = [kernel.symbol(plan.prefix) for kernel in new]
@@ -132,16 +135,20 @@ def _keep(project: Project, elf: Path) -> None:
     options = [*BASE, *DEVICE_ONLY, *plan.target.flags]
     objects = compile_objects(compiler, options, sources, [project.folder], {})
     stacks = needs_of(elf.read_bytes(), names)
-    for kernel, name, made in zip(new, names, objects, strict=True):
-        taken = {"bytes": loaded_bytes(made.read_bytes()), "stack": stacks[name]}
-        keep_json(places[kernel], taken)
+    all_kept(
+        {
+            keys[kernel]: {"bytes": loaded_bytes(made.read_bytes()), "stack": stacks[name]}
+            for kernel, name, made in zip(new, names, objects, strict=True)
+        }
+    )
 
 
-def _places(plan: Plan, used: Sequence[Kernel]) -> list[str]:
-    """Where the cache has what kernels take: by all that goes into their objects."""
+def _keys(plan: Plan, used: Sequence[Kernel]) -> list[str]:
+    """Of what kernels take: all that goes into their objects."""
     target, compiler = plan.target, zig()
-    files = [FOLDER / "gl.h", *(port_file(target.port, name) for name in headers(target.port))]
+    shared = ["gl.h", *catalogue.element_headers(used)]
+    files = [FOLDER / name for name in shared]
+    files += [port_file(target.port, name) for name in headers(target.port)]
     around = [*target.flags, version(compiler) if compiler else "", *(f.read_text() for f in files)]
     texts = (catalogue.render(kernel, plan.prefix) for kernel in used)
-    keys = (hashlib.sha256("\0".join([text, *around]).encode()).hexdigest() for text in texts)
-    return [f"footprints/{key}.json" for key in keys]
+    return [key_of("footprint", text, around) for text in texts]

@@ -73,8 +73,7 @@ class Sanitizer:
     def begin(self) -> None:
         """Shut everything but code, its constants and few variables, sizes, and the stacks."""
         for memory in self.plan.target.memories:
-            self.machine.watch(memory.base, memory.size, read=False, write=False, initialised=False)
-            self.machine.watch_dma(memory.base, memory.size, read=False, write=False)
+            self.machine.shut(memory.base, memory.size)
         code, data = self.place["gl_program"], self.place["gl_data"]
         self._open(code, self.place["gl_program_end"] - code, write=False)
         self._open(data, self.place["gl_data_end"] - data, write=True)
@@ -93,14 +92,7 @@ class Sanitizer:
                 self.was_fed(name)
 
     def _give_stacks(self) -> None:
-        """To each core its own, for one phase."""
-        stack = self.plan.target.stack
-        for core in range(self.plan.target.cores):
-            low = self.place["gl_stacks_end"] - stack * (core + 1)
-            self.machine.watch(low, GUARD, read=True, write=False, initialised=True)
-            self.machine.watch(
-                low + GUARD, stack - GUARD, read=True, write=True, initialised=True, owner=core
-            )
+        self.machine.own_stacks(self.place["gl_stacks_end"], self.plan.target.stack, GUARD)
 
     def _open(self, address: int, size: int, *, write: bool) -> None:
         if size > 0:

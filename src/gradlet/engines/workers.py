@@ -30,9 +30,9 @@ def work(folder: Path, preload: str = "") -> tuple[int, str]:
     if preload or not hasattr(os, "fork"):
         return _alone(folder, preload)
     try:
-        return _server(os.getpid()).work(folder)
+        return server(os.getpid()).work(folder)
     except (OSError, EOFError):  # it is gone; whatever ended it, the job alone tells what is wrong
-        _server.cache_clear()
+        server.cache_clear()
         return _alone(folder, preload)
 
 
@@ -82,7 +82,7 @@ class Server:
                 status = self._answer()
             except BaseException:  # nobody waits for it any more
                 os.kill(job, signal.SIGKILL)
-                _server.cache_clear()
+                server.cache_clear()
                 self.close()
                 raise
         return status, (folder / ERRORS).read_text(errors="replace")
@@ -98,6 +98,6 @@ class Server:
 
 
 @lru_cache(1)
-def _server(process: int) -> Server:
+def server(process: int) -> Server:
     """Of this very process: a fork has its own."""
     return Server()

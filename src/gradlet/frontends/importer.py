@@ -16,7 +16,8 @@ from gradlet.ir.check import check_graph
 from gradlet.ir.graph import Array, Attrs, Graph, Node, Shape
 from gradlet.ir.recipe import USUAL
 from gradlet.ops import OPS
-from gradlet.ops.base import FromFrontEnd, integer
+from gradlet.ops.base import integer
+from gradlet.ops.importer import FromFrontEnd
 from gradlet.ops.lib.pointwise import MAX_RANK, TooManyDimensions
 from gradlet.ops.mask import BLOCKED, add_constant
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.frontends.calling import Calling
+from gradlet.frontends.recording_loss import torch_loss
 from gradlet.frontends.recording_modes import (
     Narrow,
     Refused,
@@ -61,9 +62,23 @@ def record(
     aims: Sequence[Aim],
     calling: Calling,
 ) -> Recording:
-    """What the module does with these micro-batches. Of the training graph only the names of what
-    is trained are used, and where their elements lie."""
-    return guarded(lambda: _recorded(module, graph, recipe, inputs, aims, calling))
+    """What the module does with these micro-batches, in float64, unless the module computes some
+    of it in float32: then its constants are what single precision makes of them, in the program as
+    well. Of the training graph only the names of what is trained are used, and where their elements
+    lie."""
+
+    def recorded(double: bool) -> Recording:
+        with settings(double=double):
+            return _Recorder(module, graph, recipe, calling, double=double).run(inputs, aims)
+
+    def first_wide() -> Recording:
+        with suppress(Narrow):
+            recording = recorded(double=True)
+            if _same_constants(recording, graph):
+                return recording
+        return recorded(double=False)
+
+    return guarded(first_wide)
 
 
 def guarded(recorded: Callable[[], Recording]) -> Recording:
@@ -85,27 +100,6 @@ def _give_back() -> None:
     after the training of a large module. Other allocators do not have this call."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _recorded(
-    module: Any,
-    graph: Graph,
-    recipe: Recipe,
-    inputs: Sequence[Array],
-    aims: Sequence[Aim],
-    calling: Calling,
-) -> Recording:
-    """In float64, unless the module computes some of it in float32: then its constants are what
-    single precision makes of them, in the program as well."""
-    try:
-        with settings(double=True):
-            recording = _Recorder(module, graph, recipe, calling, double=True).run(inputs, aims)
-    except Narrow:
-        recording = None
-    if recording is not None and _same_constants(recording, graph):
-        return recording
-    with settings(double=False):
-        return _Recorder(module, graph, recipe, calling, double=False).run(inputs, aims)
 
 
 def record_exactly(
@@ -329,45 +323,10 @@ class _Recorder:
     def _total(self, aims: Sequence[Aim], outputs: Sequence[Any], targets: Sequence[Any]) -> Any:
         """The weighted sum, with weights as the program has them: in single precision."""
         parts = [
-            float(np.float32(aim.loss.weight)) * self._loss(aim.loss, outputs[aim.output], target)
+            float(np.float32(aim.loss.weight)) * torch_loss(aim.loss, outputs[aim.output], target)
             for aim, target in zip(aims, targets, strict=True)
         ]
         return sum(parts[1:], parts[0])
-
-    def _loss(self, recipe: Loss, output: Any, target: Any) -> Any:
-        torch = require_torch()
-        nn, reduction = torch.nn, {"reduction": recipe.reduction}
-
-        def weights(values: Sequence[float]) -> Any:
-            return (
-                torch.tensor(np.asarray(values, np.float32), dtype=output.dtype) if values else None
-            )
-
-        labelled = {**reduction, "ignore_index": recipe.ignore_index}
-        if recipe.loss in ("cross_entropy", "nll"):
-            labelled["weight"] = weights(recipe.class_weights)
-        if recipe.loss == "cross_entropy":
-            smoothing = recipe.label_smoothing
-            return nn.CrossEntropyLoss(label_smoothing=smoothing, **labelled)(output, target)
-        if recipe.loss == "nll":
-            return nn.NLLLoss(**labelled)(output, target)
-        if recipe.loss == "huber":
-            return nn.HuberLoss(delta=recipe.delta, **reduction)(output, target)
-        if recipe.loss == "smooth_l1":
-            return nn.SmoothL1Loss(beta=recipe.delta, **reduction)(output, target)
-        if recipe.loss == "bce_with_logits":
-            positive = weights(recipe.pos_weight)
-            return nn.BCEWithLogitsLoss(pos_weight=positive, **reduction)(output, target)
-        if recipe.loss == "berhu":  # which PyTorch lacks
-            away = torch.nn.functional.l1_loss(output, target, reduction="none")
-            edge = max(0.2 * float(away.detach().amax()), 1e-300)
-            far = (away.square() + edge * edge) / (2.0 * edge)
-            terms = far.where(away > edge, away)
-            return terms.sum() if recipe.reduction == "sum" else terms.mean()
-        plain = {"mse": nn.MSELoss, "l1": nn.L1Loss}
-        if recipe.loss not in plain:
-            raise Refused(f"PyTorch has no loss '{recipe.loss}' to compare with")
-        return plain[recipe.loss](**reduction)(output, target)
 
     def _optimizer(self) -> Any:
         """With the settings as the program has them: in single precision."""

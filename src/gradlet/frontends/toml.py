@@ -37,7 +37,7 @@ from gradlet.ir.builder import MOST_ELEMENTS
 from gradlet.ir.graph import Array, Attrs, Shape
 from gradlet.ir.recipe import Loss, Recipe, outputs_of
 from gradlet.ops import OPS, TOML
-from gradlet.ops.base import Call
+from gradlet.ops.importer import Call
 
 _TOP = ("name", "input", "indices", "seed", "weights", "training", "layer")
 _COMMON = ("op", "name", "input")

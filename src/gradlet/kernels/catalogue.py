@@ -85,7 +85,7 @@ def maps() -> tuple[str, ...]:
 
 def forget() -> None:
     """Read all families anew: for tests that add to them."""
-    for known in (_tables, families, epilogues, updates, maps, render, _environment):
+    for known in (_tables, families, epilogues, updates, maps, render, templates):
         known.cache_clear()
 
 
@@ -255,7 +255,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
     entry, variant = families()[kernel.family], variant_of(kernel)
     mode = entry.modes[kernel.mode]
     text = (
-        _environment()
+        templates()
         .get_template(variant.template.format(mode=kernel.mode))
         .render(
             T=kernel.element.c,
@@ -391,5 +391,5 @@ def _ladder(columns: int) -> list[int]:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
     return environment(sorted(FAMILIES.iterdir()))

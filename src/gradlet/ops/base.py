@@ -1,20 +1,19 @@
-"""What an op is: one class with its facts, and the two tables of its front-end spellings.
-
-An op file registers one `Op` per kind of node, and beside it how PyTorch (`aten` overloads) and
-ONNX spell it, so that everything Python knows of an op stands in one file.
-"""
+"""What an op is: one class with its facts. An op file registers one `Op` per kind of node, and
+beside it how the front ends spell it (importer.py), so that everything Python knows of an op stands
+in one file."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.ir.graph import Array, Attrs, Node, Shape, Site, Tensor
+from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.tiling import Ranges, Region, regions, shrunk
 
 
@@ -72,6 +71,7 @@ class Axis:
 
 
 Size = int | float | tuple[int, ...]
+Arrays = Sequence[Array]
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,6 @@ class Lowering:
     mode: str
     sizes: Mapping[str, Size]
     repeat: int = 1
-
-
-class Emitter(Protocol):
-    """What a vjp writes with."""
-
-    def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
-
-    def add_many(
-        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
-    ) -> tuple[str, ...]: ...
-
-    def shape(self, name: str) -> Shape: ...
 
 
 class Op(ABC):
@@ -115,6 +103,7 @@ class Op(ABC):
     layouts     orders of the dimensions in memory that it takes, where it matters
     integers    operands that hold indices, or whole numbers of another kind
     untyped     numbers or integers, whichever the operand holds
+    additions   that an element of the result takes
     torch_source  functions that the PyTorch spelling calls
 
     Operands at the end whose names end in `?` may be left out, outputs as well.
@@ -135,17 +124,19 @@ class Op(ABC):
     layouts: ClassVar[tuple[str, ...]] = ("any",)
     integers: ClassVar[tuple[str, ...]] = ()
     untyped: ClassVar[bool] = False
+    additions: ClassVar[int] = 0
 
-    @abstractmethod
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        """That of the first operand, unless the op says otherwise."""
+        return (ins[0],) * len(self.outputs)
 
     @abstractmethod
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]: ...
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         """Gradients of the wanted inputs, by input name, from those of the outputs."""
+        if self.stops:
+            return {}
         raise GradletError(f"{self.name} cannot be differentiated")
 
     def rows_dim(self, site: Site, slot: str) -> int | None:
@@ -154,16 +145,14 @@ class Op(ABC):
         return None
 
     def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes)
+        return Work(0, site.moved_bytes, self.additions * site.outs[0].elements)
 
     def roundings(self, site: Site, out: Tensor) -> float:
         """How many roundings an element of a result goes through, one after the other."""
         work = self.work(site)
         return 1 + (work.macs + work.adds) / max(out.elements, 1)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """Size of what is rounded on the way to each result, where terms may cancel."""
         if self.linear and not self.exact:
             return self.reference(attrs, *(np.abs(operand) for operand in ins))
@@ -259,122 +248,10 @@ def register(cls: OpClass) -> OpClass:
     return cls
 
 
-class Importer(Protocol):
-    """What a front end offers to the op files: operands by position, and a place to write."""
-
-    module: str
-    recalibrate: bool
-
-    def tensor(self, value: Any) -> str: ...
-
-    def tensors(self, value: Any) -> Any:
-        """A tensor, or the two of a complex one (`ops/importers/fourier.py`)."""
-        ...
-
-    def param(self, value: Any) -> str: ...
-
-    def shape(self, name: str) -> Shape: ...
-
-    def dtype(self, name: str) -> str: ...
-
-    def kind(self, value: Any) -> str:
-        """What the model holds an operand for: a bool, an int or a float."""
-        ...
-
-    def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str: ...
-
-    def add_many(
-        self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
-    ) -> tuple[str, ...]: ...
-
-    def constant(self, array: Array) -> str: ...
-
-    def count(self, kind: str) -> int:
-        """0, 1, 2, ... for each kind, to tell apart what is alike."""
-        ...
-
-    def state(self, name: str, array: Array) -> str:
-        """A tensor that is kept from step to step; made when it is first asked for."""
-        ...
-
-    def fixed(self, value: Any) -> Array | None:
-        """The value of an operand that depends on neither data nor weights, else None."""
-        ...
-
-    def static(self, value: Any) -> Array:
-        """The value of an operand that must be known when the model is captured."""
-        ...
-
-    def stored(self, value: Any) -> Array | None:
-        """A weight as the file stores it, or None if it is computed."""
-        ...
-
-    def piece(self, value: Any, suffix: str, places: Array) -> str:
-        """A weight that takes the place of some elements of a stored one, in another order."""
-        ...
-
-    def producer(self, name: str) -> Node | None:
-        """The node that made a tensor, if any."""
-        ...
-
-    def update(self, old: str, new: str) -> None:
-        """From now on a stored tensor is a state, which the forward pass replaces by another."""
-        ...
-
-    def unsupported(self, reason: str) -> GradletError: ...
-
-
-@dataclass(frozen=True)
-class Call:
-    """A front-end operation: positional operands and named attributes, as it has them."""
-
-    target: str
-    args: Sequence[Any]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    results: int = 1  # how many the front end expects, where it says so
-
-    def arg(self, index: int, default: Any = None) -> Any:
-        if index < len(self.args) and self.args[index] is not None:
-            return self.args[index]
-        return default
-
-    def need(self, name: str) -> Any:
-        if name not in self.attrs:
-            raise GradletError(f"{self.target}: '{name}' is missing")
-        return self.attrs[name]
-
-
-FromFrontEnd = Callable[[Importer, Call], "str | Sequence[str]"]
-TORCH: dict[str, FromFrontEnd] = {}
-ONNX: dict[str, FromFrontEnd] = {}
-
-
-TOML: dict[str, FromFrontEnd] = {}
-
-
-def _spelled(
-    table: dict[str, FromFrontEnd], targets: tuple[str, ...]
-) -> Callable[[FromFrontEnd], FromFrontEnd]:
-    def note(function: FromFrontEnd) -> FromFrontEnd:
-        taken = table.keys() & set(targets)
-        if taken:  # which of two files is read last would decide
-            raise ValueError(f"{', '.join(sorted(taken))}: two op files convert it")
-        table.update(dict.fromkeys(targets, function))
-        return function
-
-    return note
-
-
-def from_torch(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
-    return _spelled(TORCH, targets)
-
-
-def from_onnx(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
-    return _spelled(ONNX, targets)
-
-
-def from_toml(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
-    return _spelled(TOML, targets)
+def each(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    """One number for each dimension, from one for all or from as many."""
+    items = [value] if isinstance(value, int) else list(value)
+    return tuple(int(n) for n in (items * dims if len(items) == 1 else items))
 
 
 def pair(value: Any) -> tuple[int, int]:

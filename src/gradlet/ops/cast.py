@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from gradlet.ir.elements import ELEMENTS, F32
-from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, register
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ir.graph import Array, Attrs, Site, Tensor
+from gradlet.ops.base import ShapeError, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.lib.pointwise import Pointwise
 
 
-class _Cast(Op):
+class _Cast(Pointwise):
     inputs = ("x",)
     to: ClassVar[str]
 
@@ -23,23 +23,11 @@ class _Cast(Op):
     def dtypes(self, *ins: str) -> tuple[str, ...]:
         return (self.to,)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0],)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add(name_of(site.ins[0].dtype), [grads[0]])}
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
-
-    def lower(self, site: Site) -> Lowering:
-        mode = "widen" if self.to == F32.name else "narrow"
-        return Lowering("cast", mode, {"count": site.outs[0].elements})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return ins[0]
@@ -52,5 +40,10 @@ def name_of(dtype: str) -> str:
 
 for _element in ELEMENTS.values():
     if _element.is_float:
-        _facts = {"name": name_of(_element.name), "to": _element.name, "exact": _element == F32}
+        _facts = {
+            "name": name_of(_element.name),
+            "to": _element.name,
+            "exact": _element == F32,
+            "kernel": ("cast", "widen" if _element == F32 else "narrow"),
+        }
         register(type(f"To{_element.name.title()}", (_Cast,), _facts))

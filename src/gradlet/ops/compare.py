@@ -6,16 +6,15 @@ and a mask counts as a number wherever the model uses it as one. No gradient pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradlet.ir.elements import F32
-from gradlet.ir.graph import Site
-from gradlet.ops.base import Call, Emitter, Importer, from_onnx, from_torch, register
+from gradlet.ops.base import register
 from gradlet.ops.elementwise import Binary, affine, operand
 from gradlet.ops.extreme import largest
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.mask import BLOCKED
 
 LARGEST = F32.largest
@@ -24,11 +23,6 @@ LARGEST = F32.largest
 class _Comparison(Binary):
     exact = True
     stops = True
-
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
-        return {}
 
 
 @register

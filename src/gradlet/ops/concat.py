@@ -8,21 +8,11 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Span,
-    from_onnx,
-    from_toml,
-    from_torch,
-    integer,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, integer, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
+from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.lib.tiling import slice_attrs
 
 MOST = 4  # operands of one node; more are joined in groups
 
@@ -45,25 +35,19 @@ class Concat(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.concatenate(ins, axis=integer(attrs, "axis")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         axis, begin, result = integer(site.attrs, "axis"), 0, {}
         for slot, tensor in zip("abcd", site.ins, strict=False):
-            start = tuple(begin if dim == axis else 0 for dim in range(len(tensor.shape)))
+            end = begin + tensor.shape[axis]
             if slot in wanted:
-                attrs = {"start": start, "step": (1,) * len(start), "size": tensor.shape}
+                attrs = slice_attrs(site.outs[0].shape, axis, begin, end)
                 result[slot] = emit.add("slice", [grads[0]], attrs)
-            begin += tensor.shape[axis]
+            begin = end
         return result
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        names = [slot for slot, _ in zip("abcd", site.ins, strict=False)] + ["y"]
-        return tuple(
-            Axis(f"dim{dim}", extent, tuple(Span(name, dim) for name in names))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim != integer(site.attrs, "axis")
-        )
+        names = [slot for slot, _ in self.slots(site)]
+        return same_index_axes(site.outs[0].shape, names, (integer(site.attrs, "axis"),))
 
     def lower(self, site: Site) -> Lowering:
         axis = integer(site.attrs, "axis")
@@ -96,13 +80,11 @@ def cut(imp: Importer, x: str, sizes: Sequence[int], axis: int) -> list[str]:
     if sum(sizes) != shape[axis]:
         raise imp.unsupported(f"parts of {list(sizes)} do not make up {shape[axis]}")
     for size in sizes:
-        start = tuple(begin if dim == axis else 0 for dim in range(len(shape)))
-        extent = tuple(size if dim == axis else n for dim, n in enumerate(shape))
-        attrs = {"start": start, "step": (1,) * len(shape), "size": extent}
+        attrs = slice_attrs(shape, axis, begin, begin + size)
         if size == 0:
-            parts.append(imp.constant(np.zeros(extent, np.float32)))
+            parts.append(imp.constant(np.zeros(ints(attrs, "size"), np.float32)))
         else:
-            parts.append(x if extent == shape else imp.add("slice", [x], attrs))
+            parts.append(x if size == shape[axis] else imp.add("slice", [x], attrs))
         begin += size
     return parts
 

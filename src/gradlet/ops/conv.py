@@ -11,27 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Lowering,
-    ShapeError,
-    Span,
-    Work,
-    integer,
-    ints,
-    register,
-)
+from gradlet.ir.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, integer, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last, spatial
 from gradlet.ops.lib.line import as_planes, lifted, plane_box, planes, without_height, without_rows
 from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.lib.window import Sides, window
 
 MAP = ("map_channels", "map_h", "map_w")
+WEIGHTS = ("w", "dw")
 
 
 def _grouped(attrs: Attrs) -> int:
@@ -58,13 +51,21 @@ def _macs(w: Shape, y: Shape) -> int:
     return int(np.prod(y)) * int(np.prod(w[1:]))
 
 
-def _group_axis(groups: int, operands: dict[str, tuple[int, int]]) -> Axis:
-    """Groups never mix: each takes its own block of channels of every operand."""
-    spans = []
-    for operand, (dim, channels) in operands.items():
-        block = channels // groups
-        spans.append(Span(operand, dim, block, 0, block))
-    return Axis("groups", groups, tuple(spans))
+Channels = Mapping[str, tuple[int, int]]
+"""Of operands: the dimension of their channels, and how many there are."""
+
+
+def _channel_axes(
+    attrs: Attrs, planes: Sequence[Axis], grouped: Channels, axes: Sequence[Axis]
+) -> tuple[Axis, ...]:
+    """Groups never mix: each takes its own block of channels of every operand. Without groups the
+    channels have axes of their own."""
+    groups = _grouped(attrs)
+    if groups > 1:
+        blocks = [(name, dim, count // groups) for name, (dim, count) in grouped.items()]
+        spans = tuple(Span(name, dim, block, 0, block) for name, dim, block in blocks)
+        axes = (Axis("groups", groups, spans),)
+    return without_rows((*planes, *axes), attrs)
 
 
 def _tiled(attrs: Attrs, sides: Sides | None, channels: int, part: Region) -> Attrs | None:
@@ -85,32 +86,40 @@ def _forward_padding(
     return slide.forward_tile(plane_box(x), plane_box(y), planes(size)[2:])
 
 
-def _flat(site: Site, maps: tuple[str, ...], op: MapOp) -> Site:
-    """A pointwise convolution does not care how its pixels are arranged: all in one row."""
-    attrs = site.attrs
-    kernel = next(t.shape[2:] for slot, t in op.slots(site) if slot in ("w", "dw"))
-    plain = (
-        not channels_last(attrs)
-        and len(kernel) == 2
-        and set(kernel) == {1}
-        and set(ints(attrs, "stride")) == {1}
-        and set(ints(attrs, "padding")) == {0}
-    )
-    if not plain:
-        return site
-
-    def row(slot: str, tensor: Tensor) -> Tensor:
-        if slot not in maps:
-            return tensor
-        return replace(tensor, shape=(*tensor.shape[:2], 1, prod(tensor.shape[2:])))
-
-    slots = op.slots(site)
-    count = len(site.ins)
-    ins, outs = (tuple(row(*pair) for pair in part) for part in (slots[:count], slots[count:]))
-    return Site(site.node, ins, outs)
-
-
 class ConvOp(MapOp):
+    """roles: which operands of a convolution the tensors are, in the order x, w, y; `mode` is the
+    kernel's."""
+
+    linear = True
+    mode: ClassVar[str]
+    roles: ClassVar[tuple[int, int, int]]
+
+    def flat(self, site: Site) -> Site:
+        """A pointwise convolution does not care how its pixels are arranged: all in one row."""
+        attrs, slots, count = site.attrs, self.slots(site), len(site.ins)
+        kernel = next(t.shape[2:] for slot, t in slots if slot in WEIGHTS)
+        plain = (
+            not channels_last(attrs)
+            and len(kernel) == 2
+            and set(kernel) == {1}
+            and set(ints(attrs, "stride")) == {1}
+            and set(ints(attrs, "padding")) == {0}
+        )
+        if not plain:
+            return site
+        tensors = [
+            replace(t, shape=(*t.shape[:2], 1, prod(t.shape[2:])))
+            if slot in self.maps and slot not in WEIGHTS
+            else t
+            for slot, t in slots
+        ]
+        return Site(site.node, tuple(tensors[:count]), tuple(tensors[count:]))
+
+    def chw_lower(self, site: Site) -> Lowering:
+        shapes = [tensor.shape for tensor in (*site.ins[:2], site.outs[0])]
+        sizes = conv_sizes(site.attrs, *(shapes[role] for role in self.roles))
+        return Lowering("conv2d", self.mode, sizes)
+
     def far_sizes(self, site: Site, number: int) -> dict[str, int]:
         shape = planes(self.chw_site(site).ins[number].shape)
         return dict(zip(MAP, shape[1:], strict=True))
@@ -122,10 +131,8 @@ class Conv2d(ConvOp):
     inputs = ("x", "w", "b?")
     maps = ("x", "w", "y")
     adds_once = ("b",)
-    linear = True
-
-    def flat(self, site: Site) -> Site:
-        return _flat(site, ("x", "y"), self)
+    mode = "forward"
+    roles = (0, 1, 2)
 
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         x, w = ins[:2]
@@ -156,9 +163,7 @@ class Conv2d(ConvOp):
         y = y + ins[2][:, None, None] if len(ins) == 3 else y
         return (without_height(y, attrs),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         x, w = site.node.inputs[:2]
         result = {}
         if "x" in wanted:
@@ -184,29 +189,23 @@ class Conv2d(ConvOp):
         x, w, y = (planes(t.shape) for t in (*site.ins[:2], site.outs[0]))
         slide = window(lifted(site.attrs), w[2:])
         bias = {"b": (0, y[1])} if len(site.ins) == 3 else {}
-        axes = [
+        plane = (
             Axis("batch", x[0], (Span("x", 0), Span("y", 0))),
             Axis("rows", y[2], (slide.forward_span("x", 0), Span("y", 2))),
             Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3))),
-        ]
-        if _grouped(site.attrs) > 1:
-            operands = {"x": (1, x[1]), "w": (0, w[0]), "y": (1, y[1]), **bias}
-            grouped = _group_axis(_grouped(site.attrs), operands)
-            return without_rows((*axes, grouped), site.attrs)
+        )
+        grouped = {"x": (1, x[1]), "w": (0, w[0]), "y": (1, y[1]), **bias}
         out_spans = (Span("w", 0), *(Span(b, 0) for b in bias), Span("y", 1))
-        in_spans = (Span("x", 1), Span("w", 1))
-        axes.append(Axis("out_channels", y[1], out_spans))
-        axes.append(Axis("in_channels", x[1], in_spans, reduction=True))
-        return without_rows(axes, site.attrs)
+        channels = (
+            Axis("out_channels", y[1], out_spans),
+            Axis("in_channels", x[1], (Span("x", 1), Span("w", 1)), reduction=True),
+        )
+        return _channel_axes(site.attrs, plane, grouped, channels)
 
     def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         sides = _forward_padding(site.attrs, w, parts["x"], parts["y"], x)
         return _tiled(site.attrs, sides, y[1], parts["y"])
-
-    def chw_lower(self, site: Site) -> Lowering:
-        x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        return Lowering("conv2d", "forward", conv_sizes(site.attrs, x, w, y))
 
     def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         sides = ints(attrs, "padding")
@@ -228,10 +227,8 @@ class Conv2dInputGrad(ConvOp):
     inputs = ("dy", "w")
     outputs = ("dx",)
     maps = ("dy", "w", "dx")
-    linear = True
-
-    def flat(self, site: Site) -> Site:
-        return _flat(site, ("dy", "dx"), self)
+    mode = "input_grad"
+    roles = (2, 1, 0)
 
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         dy, w = ins
@@ -259,18 +256,17 @@ class Conv2dInputGrad(ConvOp):
         dy, w, dx = (planes(t.shape) for t in (*site.ins, site.outs[0]))
         given, made = self.inputs[0], self.outputs[0]  # a transposed convolution has other names
         slide = window(lifted(site.attrs), w[2:])
-        axes = [
+        plane = (
             Axis("batch", dy[0], (Span(given, 0), Span(made, 0))),
             slide.backward_axis(0, dx[2], given, made),
             slide.backward_axis(1, dx[3], given, made),
-        ]
-        if _grouped(site.attrs) > 1:
-            operands = {given: (1, dy[1]), "w": (0, w[0]), made: (1, dx[1])}
-            grouped = _group_axis(_grouped(site.attrs), operands)
-            return without_rows((*axes, grouped), site.attrs)
-        axes.append(Axis("in_channels", dx[1], (Span("w", 1), Span(made, 1))))
-        axes.append(Axis("out_channels", dy[1], (Span(given, 1), Span("w", 0)), reduction=True))
-        return without_rows(axes, site.attrs)
+        )
+        grouped = {given: (1, dy[1]), "w": (0, w[0]), made: (1, dx[1])}
+        channels = (
+            Axis("in_channels", dx[1], (Span("w", 1), Span(made, 1))),
+            Axis("out_channels", dy[1], (Span(given, 1), Span("w", 0)), reduction=True),
+        )
+        return _channel_axes(site.attrs, plane, grouped, channels)
 
     def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         given, made = parts[self.inputs[0]], parts[self.outputs[0]]
@@ -278,10 +274,6 @@ class Conv2dInputGrad(ConvOp):
         sides = slide.backward_tile(plane_box(given), plane_box(made))
         attrs = _tiled(site.attrs, sides, site.ins[0].shape[1], given)
         return attrs and {**attrs, "size": tile_shape(made)[2:]}
-
-    def chw_lower(self, site: Site) -> Lowering:
-        dy, w, dx = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        return Lowering("conv2d", "input_grad", conv_sizes(site.attrs, dx, w, dy))
 
 
 def _split(array: Array, groups: int, axis: int) -> list[Array]:
@@ -310,10 +302,8 @@ class Conv2dWeightGrad(ConvOp):
     inputs = ("dy", "x")
     outputs = ("dw",)
     maps = ("dy", "x", "dw")
-    linear = True
-
-    def flat(self, site: Site) -> Site:
-        return _flat(site, ("dy", "x"), self)
+    mode = "weight_grad"
+    roles = (1, 2, 0)
 
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         dy, x = ins
@@ -340,24 +330,19 @@ class Conv2dWeightGrad(ConvOp):
         slide = window(lifted(site.attrs), dw[2:])
         rows = (Span("dy", 2), slide.forward_span("x", 0))
         columns = (Span("dy", 3), slide.forward_span("x", 1))
-        axes = [
+        plane = (
             Axis("batch", dy[0], (Span("dy", 0), Span("x", 0)), reduction=True),
             Axis("rows", dy[2], rows, reduction=True),
             Axis("columns", dy[3], columns, reduction=True),
-        ]
-        if _grouped(site.attrs) > 1:
-            operands = {"dy": (1, dy[1]), "x": (1, x[1]), "dw": (0, dw[0])}
-            grouped = _group_axis(_grouped(site.attrs), operands)
-            return without_rows((*axes, grouped), site.attrs)
-        axes.append(Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0))))
-        axes.append(Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))))
-        return without_rows(axes, site.attrs)
+        )
+        grouped = {"dy": (1, dy[1]), "x": (1, x[1]), "dw": (0, dw[0])}
+        channels = (
+            Axis("out_channels", dy[1], (Span("dy", 1), Span("dw", 0))),
+            Axis("in_channels", x[1], (Span("x", 1), Span("dw", 1))),
+        )
+        return _channel_axes(site.attrs, plane, grouped, channels)
 
     def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         sides = _forward_padding(site.attrs, dw, parts["x"], parts["dy"], x)
         return _tiled(site.attrs, sides, dy[1], parts["dy"])
-
-    def chw_lower(self, site: Site) -> Lowering:
-        dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
-        return Lowering("conv2d", "weight_grad", conv_sizes(site.attrs, x, dw, dy))

@@ -8,22 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradlet.ir.graph import Attrs, Shape, Site
-from gradlet.ops.base import (
-    Call,
-    Emitter,
-    Importer,
-    ShapeError,
-    from_onnx,
-    from_torch,
-    integer,
-    ints,
-    register,
-)
+from gradlet.ops.base import ShapeError, each, integer, ints, register
 from gradlet.ops.conv import Conv2dInputGrad
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.volumes import transposed_volume
 from gradlet.ops.lib.channels import spatial
 from gradlet.ops.lib.line import batched, lifted, planes
-from gradlet.ops.lib.window import window
+from gradlet.ops.lib.window import conv_attrs, window
 
 
 @register
@@ -34,6 +26,9 @@ class ConvTranspose(Conv2dInputGrad):
     inputs = ("x", "w")
     outputs = ("y",)
     maps = ("x", "w", "y")
+
+    def flat(self, site: Site) -> Site:
+        return site
 
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         x, w = ins
@@ -53,9 +48,7 @@ class ConvTranspose(Conv2dInputGrad):
             raise ShapeError("output padding must be smaller than the stride")
         return super().chw_shape(attrs, *ins)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         x, w = site.node.inputs
         attrs = {key: value for key, value in site.attrs.items() if key != "size"}
         result = {}
@@ -108,18 +101,10 @@ def _torch_conv_transpose(imp: Importer, call: Call) -> str:
     x, weight, bias, stride, padding, extra, groups, dilation = call.args[:8]
     operands = [imp.tensor(x), imp.param(weight)]
     dims = len(imp.shape(operands[1])) - 2
-
-    def each(value: Sequence[int]) -> tuple[int, ...]:
-        return tuple(value) * (dims if len(value) == 1 else 1)
-
-    attrs: Attrs = {
-        "stride": each(stride),
-        "padding": each(padding) * 2,
-        "dilation": each(dilation),
-        "groups": int(groups),
-    }
+    step, sides, spread, more = (each(v, dims) for v in (stride, padding, dilation, extra))
+    attrs = conv_attrs(step, sides * 2, spread, groups)
     added = imp.param(bias) if bias is not None else ""
-    return _transposed(imp, operands, attrs, each(extra), added)
+    return _transposed(imp, operands, attrs, more, added)
 
 
 @from_onnx("ConvTranspose")
@@ -129,12 +114,9 @@ def _onnx_conv_transpose(imp: Importer, call: Call) -> str:
     dims = len(imp.shape(operands[1])) - 2
     if dims not in (1, 2, 3):
         raise imp.unsupported("convolution over other than one to three spatial dimensions")
-    attrs: Attrs = {
-        "stride": tuple(call.attrs.get("strides", [1] * dims)),
-        "padding": tuple(call.attrs.get("pads", [0] * 2 * dims)),
-        "dilation": tuple(call.attrs.get("dilations", [1] * dims)),
-        "groups": int(call.attrs.get("group", 1)),
-    }
+    stride, dilation = (call.attrs.get(key, [1] * dims) for key in ("strides", "dilations"))
+    sides = call.attrs.get("pads", [0] * 2 * dims)
+    attrs = conv_attrs(stride, sides, dilation, call.attrs.get("group", 1))
     extra = call.attrs.get("output_padding", [0] * dims)
     auto = call.attrs.get("auto_pad", "NOTSET")
     wanted = call.attrs.get("output_shape")

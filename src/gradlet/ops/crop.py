@@ -7,23 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Size,
-    Span,
-    from_onnx,
-    from_torch,
-    ints,
-    register,
-)
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Size, Span, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.flip import flipped
-from gradlet.ops.lib.pointwise import merge, padded, row_major
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
+from gradlet.ops.lib.pointwise import padded, row_major, strided_copy
 from gradlet.ops.lib.tiling import Region, tile_shape
 
 
@@ -67,9 +55,7 @@ class Slice(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0][_index(attrs, ints(attrs, "size"))],)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {"start": site.attrs["start"], "step": site.attrs["step"]}
         return {"x": emit.add("pad", [grads[0]], {**attrs, "size": site.ins[0].shape})}
 
@@ -87,13 +73,8 @@ class Slice(Op):
         strides = row_major(site.ins[0].shape)
         starts, steps = ints(site.attrs, "start"), ints(site.attrs, "step")
         walked = tuple(step * stride for step, stride in zip(steps, strides, strict=True))
-        extents, (x_step,) = merge(site.outs[0].shape, [walked])
         first = sum(a * stride for a, stride in zip(starts, strides, strict=True))
-        return Lowering(
-            "permute",
-            "copy",
-            {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": first},
-        )
+        return strided_copy(site.outs[0].shape, walked, first)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         parts = [f"{s.start}:{s.stop}:{s.step}" for s in _index(attrs, ints(attrs, "size"))]
@@ -121,15 +102,11 @@ class Pad(Op):
         result[_index(attrs, ins[0].shape)] = ins[0]
         return (result,)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """The operand is copied; the number around it may be rounded."""
         return self.reference(attrs, np.zeros_like(ins[0]))
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {"start": site.attrs["start"], "step": site.attrs["step"]}
         return {"x": emit.add("slice", [grads[0]], {**attrs, "size": site.ins[0].shape})}
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Call, Emitter, Importer, Lowering, Op, Size, from_torch, register
-from gradlet.ops.lib.pointwise import padded, same_index_axes
+from gradlet.ir.graph import Array, Attrs, Site
+from gradlet.ops.base import Lowering, register
+from gradlet.ops.importer import Call, Importer, from_torch
+from gradlet.ops.lib.pointwise import Pointwise, strided_copy
 
 
 @register
-class Detach(Op):
+class Detach(Pointwise):
     name = "detach"
     inputs = ("x",)
     linear = True
@@ -18,27 +17,11 @@ class Detach(Op):
     view = True
     stops = True
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0],)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
-        return {}
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
-
     def lower(self, site: Site) -> Lowering:
-        sizes: dict[str, Size] = {
-            "extent": padded((site.outs[0].elements,), 1),
-            "x_step": padded((1,), 0),
-            "x_start": 0,
-        }
-        return Lowering("permute", "copy", sizes)
+        return strided_copy((site.outs[0].elements,), (1,))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.detach()"

@@ -6,29 +6,15 @@ All of the hash is 32-bit arithmetic, the same in C, in numpy and in PyTorch's o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Graph, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Size,
-    from_onnx,
-    from_toml,
-    from_torch,
-    integer,
-    ints,
-    number,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Size, integer, ints, number, register
 from gradlet.ops.elementwise import affine
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import merge, padded, row_major, same_index_axes
 from gradlet.ops.lib.tiling import Region, tile_shape
 
@@ -154,9 +140,7 @@ def _dropout(x, state, salt, group, threshold, scale, view, order):
             return (x,)
         return (np.where(_kept_as_it_lies(attrs, state, x.shape), x * _scale(attrs), 0.0),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("dropout", [grads[0], site.node.inputs[1]], site.attrs)}
 
     def roundings(self, site: Site, out: Tensor) -> float:
@@ -210,9 +194,6 @@ class DropoutStep(Op):
     outputs = ("next",)
     exact = True
     overwrites = ("state",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
 
     def check_dtypes(self, *ins: Tensor) -> None:
         if ins[0].dtype != "i32":

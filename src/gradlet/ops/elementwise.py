@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -10,43 +9,23 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    from_onnx,
-    from_toml,
-    from_torch,
-    register,
-)
-from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
+from gradlet.ops.base import Arrays, Lowering, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
+from gradlet.ops.lib.pointwise import Broadcast
 
 
-class Binary(Op):
+class Binary(Broadcast):
     inputs = ("a", "b")
     overwrites = ("a", "b")
     compute: ClassVar[Any]  # numpy's function of two arrays
     spelling: ClassVar[str]
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (broadcast(*ins),)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (type(self).compute(*ins),)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        shapes = {"a": site.ins[0].shape, "b": site.ins[1].shape}
-        return broadcast_axes(site.outs[0].shape, shapes)
-
     def lower(self, site: Site) -> Lowering:
-        result = site.outs[0].shape
-        strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
-        extents, (a, b) = merge(result, strides)
-        sizes = {"extent": padded(extents, 1), "a_step": padded(a, 0), "b_step": padded(b, 0)}
-        return Lowering("binary", self.name, sizes)
+        return Lowering("binary", self.name, self.walked(site))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return self.spelling.format(*ins)
@@ -55,9 +34,7 @@ class Binary(Op):
         """The gradient of one operand, as large as the result."""
         raise GradletError(f"{self.name} cannot be differentiated")
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         shapes = {"a": site.ins[0].shape, "b": site.ins[1].shape}
         return {
             slot: reduce_to(emit, self.partial(emit, site, grads[0], slot), shapes[slot])
@@ -84,9 +61,7 @@ class Sub(Binary):
     compute = np.subtract
     spelling = "{} - {}"
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         return (np.abs(ins[0]) + np.abs(ins[1]),)
 
     def partial(self, emit: Emitter, site: Site, grad: str, slot: str) -> str:

@@ -11,35 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    Span,
-    from_onnx,
-    from_torch,
-    ints,
-    register,
-)
-from gradlet.ops.reduce import keepdims, onnx_axes, reduced_shape, reduction_sizes
+from gradlet.ops.base import Axis, Lowering, Op, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
+from gradlet.ops.reduce import free_axes, keepdims, onnx_axes, reduced_shape, reduction_sizes
 
 
 def _kept(shape: Shape, axes: Sequence[int]) -> Shape:
     return tuple(1 if dim in axes else n for dim, n in enumerate(shape))
-
-
-def _free_axes(site: Site, full: Shape, large: Sequence[str], small: str) -> tuple[Axis, ...]:
-    """The dimensions that stay; those over which the largest is sought are needed whole."""
-    reduced, axes, place = ints(site.attrs, "axes"), [], 0
-    for dim, extent in enumerate(full):
-        if dim not in reduced:
-            spans = (*(Span(name, dim) for name in large), Span(small, place))
-            axes.append(Axis(f"dim{dim}", extent, spans))
-            place += 1
-    return tuple(axes)
 
 
 @register
@@ -54,13 +33,11 @@ class Max(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.asarray(ins[0].max(axis=ints(attrs, "axes"))),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("max_grad", [grads[0], site.node.inputs[0]], site.attrs)}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return _free_axes(site, site.ins[0].shape, ("x",), "y")
+        return free_axes(site.attrs, site.ins[0].shape, ("x",), "y")
 
     def lower(self, site: Site) -> Lowering:
         return Lowering(
@@ -93,7 +70,7 @@ class MaxGrad(Op):
         return (share * dy.reshape(_kept(x.shape, axes)),)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return _free_axes(site, site.ins[1].shape, ("x", "dx"), "dy")
+        return free_axes(site.attrs, site.ins[1].shape, ("x", "dx"), "dy")
 
     def lower(self, site: Site) -> Lowering:
         sizes = reduction_sizes(site.ins[1].shape, site.attrs)

@@ -7,20 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Span,
-    from_torch,
-    ints,
-    register,
-)
-from gradlet.ops.lib.pointwise import merge, padded, row_major
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_torch
+from gradlet.ops.lib.pointwise import row_major, same_index_axes, strided_copy
 
 
 @register
@@ -38,29 +28,17 @@ class Flip(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.flip(ins[0], ints(attrs, "axes")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("flip", [grads[0]], site.attrs)}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return tuple(
-            Axis(f"dim{dim}", extent, (Span("x", dim), Span("y", dim)))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim not in ints(site.attrs, "axes")
-        )
+        return same_index_axes(site.outs[0].shape, ("x", "y"), ints(site.attrs, "axes"))
 
     def lower(self, site: Site) -> Lowering:
         shape, turned = site.outs[0].shape, ints(site.attrs, "axes")
         strides = row_major(shape)
         walked = tuple(-step if dim in turned else step for dim, step in enumerate(strides))
-        extents, (x_step,) = merge(shape, [walked])
-        last = sum((shape[dim] - 1) * strides[dim] for dim in turned)
-        return Lowering(
-            "permute",
-            "copy",
-            {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": last},
-        )
+        return strided_copy(shape, walked, sum((shape[dim] - 1) * strides[dim] for dim in turned))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.flip({ints(attrs, 'axes')})"

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, number, register
+from gradlet.ops.base import Arrays, Axis, Lowering, ShapeError, Span, Work, number, register
 from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.lib.pointwise import Pointwise
 
 
 def _column(value: Array, rank: int) -> Array:
@@ -54,15 +55,11 @@ class FrozenNorm(MapOp):
         y = y * affine[0] if affine else y
         return (y + affine[1] if len(affine) > 1 else y,)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         x, mean, var, *affine = (np.abs(value) for value in ins)
         return self.reference(attrs, x, -mean, var, *affine)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         (grad,), result = grads, {}
         x, mean, var, *affine = site.node.inputs
         if "w" in wanted:
@@ -105,17 +102,12 @@ class FrozenNormGrad(MapOp):
     outputs = ("dx",)
     maps = ("dy", "dx")
     overwrites = ("dy",)
-
-    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    additions = 4
 
     def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         dy, var, *weight = ins[0], *(_column(value, ins[0].ndim) for value in ins[1:])
         dx = dy / np.sqrt(var + number(attrs, "eps"))
         return (dx * weight[0] if weight else dx,)
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, 4 * site.outs[0].elements)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         return _axes(site.ins[0].shape, ("dy", "dx"), ("var", "w")[: len(site.ins) - 1])
@@ -125,31 +117,22 @@ class FrozenNormGrad(MapOp):
 
 
 @register
-class Blend(Op):
+class Blend(Pointwise):
     """(1 - momentum) * old + momentum * scale * new: a running mean takes a step."""
 
     name = "blend"
     inputs = ("old", "new")
     overwrites = ("old", "new")
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        if ins[0] != ins[1]:
-            raise ShapeError("old and new value differ in shape")
-        return (ins[0],)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         keep, take = _shares(attrs)
         return (keep * ins[0] + take * ins[1],)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         keep, take = _shares(attrs)
         return (np.abs(keep * ins[0]) + np.abs(take * ins[1]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         shares = dict(zip(("old", "new"), _shares(site.attrs), strict=True))
         return {
             slot: emit.add("affine", [grads[0]], {"slope": shares[slot], "offset": 0.0})
@@ -158,9 +141,6 @@ class Blend(Op):
 
     def work(self, site: Site) -> Work:
         return Work(site.outs[0].elements, site.moved_bytes, 2 * site.outs[0].elements)
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("old", "new", "y"))
 
     def lower(self, site: Site) -> Lowering:
         keep, take = _shares(site.attrs)

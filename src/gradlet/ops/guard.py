@@ -7,13 +7,15 @@ on the way back the gradient stops there, whatever it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, integer, register
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Size, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.lib.pointwise import Pointwise
 
 
 @register
@@ -44,11 +46,6 @@ class IndexFault(Op):
         bad = not inside.all() or (len(ins) == 2 and bool(np.isnan(ins[1][0])))
         return (np.full(1, np.nan if bad else 0.0),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
-        return {}
-
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return ()
 
@@ -63,42 +60,34 @@ class IndexFault(Op):
 
 
 @register
-class Guard(Op):
+class Guard(Pointwise):
     """x, or NaN everywhere if there was a fault."""
 
     name = "guard"
     inputs = ("x", "fault")
     overwrites = ("x",)
     exact = True
+    whole = ("fault",)
+    kernel = ("guard", "apply")
+    sizes: ClassVar[Mapping[str, Size]] = {"rows": 0}
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if ins[1] != (1,):
             raise ShapeError(f"a fault is one number, not {ins[1]}")
-        return (ins[0],)
+        return super().shape(attrs, *ins)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.where(np.isnan(ins[1][0]), np.nan, ins[0]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("guard_grad", [grads[0], site.node.inputs[1]])}
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes)
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
-
-    def lower(self, site: Site) -> Lowering:
-        return Lowering("guard", "apply", {"count": site.outs[0].elements, "rows": 0})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"torch.where({ins[1]}.isnan(), torch.nan, {ins[0]})"
 
 
 @register
-class GuardGrad(Op):
+class GuardGrad(Pointwise):
     """dy, or 0 everywhere if there was a fault."""
 
     name = "guard_grad"
@@ -106,15 +95,9 @@ class GuardGrad(Op):
     outputs = ("dx",)
     overwrites = ("dy",)
     exact = True
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    whole = ("fault",)
+    kernel = ("guard", "grad")
+    sizes: ClassVar[Mapping[str, Size]] = {"rows": 0}
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.where(np.isnan(ins[1][0]), 0.0, ins[0]),)
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("dy", "dx"))
-
-    def lower(self, site: Site) -> Lowering:
-        return Lowering("guard", "grad", {"count": site.outs[0].elements, "rows": 0})

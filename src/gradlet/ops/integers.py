@@ -6,45 +6,24 @@ Only what looks something up holds integers; a front end converts where it has t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, integer, register
-from gradlet.ops.lib.pointwise import (
-    broadcast,
-    broadcast_axes,
-    broadcast_strides,
-    merge,
-    padded,
-    same_index_axes,
-)
+from gradlet.ops.base import Lowering, ShapeError, integer, register
+from gradlet.ops.lib.pointwise import Broadcast, Pointwise
 
 NOWHERE = -(2**31)  # an index that is in no table
 LARGEST = 2.0**30
 
 
-class _Integers(Op):
-    """No gradient passes a whole number."""
-
+@register
+class Number(Pointwise):
+    name = "number"
     exact = True
     stops = True
-
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
-        return {}
-
-
-@register
-class Number(_Integers):
-    name = "number"
+    kernel = ("integer", "number")
     inputs = ("x",)
     integers = ("x",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
 
     def check_dtypes(self, *ins: Tensor) -> None:
         if ins[0].dtype != "i32":
@@ -56,25 +35,19 @@ class Number(_Integers):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0].astype(np.float64),)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
-
-    def lower(self, site: Site) -> Lowering:
-        return Lowering("integer", "number", {"count": site.outs[0].elements})
-
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.double()"
 
 
 @register
-class ToIndex(_Integers):
+class ToIndex(Pointwise):
     """The whole number that a number is; one that is far too large, or none, leads nowhere."""
 
     name = "to_index"
     inputs = ("x",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    exact = True
+    stops = True
+    kernel = ("integer", "to_index")
 
     def dtypes(self, *ins: str) -> tuple[str, ...]:
         return ("i32",)
@@ -83,29 +56,25 @@ class ToIndex(_Integers):
         near = np.abs(ins[0]) <= LARGEST
         return (np.where(near, np.where(near, ins[0], 0), NOWHERE).astype(np.int32),)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
-
-    def lower(self, site: Site) -> Lowering:
-        return Lowering("integer", "to_index", {"count": site.outs[0].elements})
-
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.long()"
 
 
 @register
-class FlatIndex(_Integers):
+class FlatIndex(Broadcast):
     """before * size + index: where an element of a further dimension lies if all are one. What is
     negative counts from the end; where either leads out of its dimension, the result is nowhere."""
 
     name = "flat_index"
     inputs = ("index", "before?")
     integers = ("index", "before")
+    exact = True
+    stops = True
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if integer(attrs, "size") < 1:
             raise ShapeError("a dimension without elements")
-        return (broadcast(*ins),)
+        return super().shape(attrs, *ins)
 
     def check_dtypes(self, *ins: Tensor) -> None:
         for tensor in ins:
@@ -119,17 +88,9 @@ class FlatIndex(_Integers):
         flat = before.astype(np.int64) * size + np.where(index < 0, index + size, index)
         return (np.where(inside, flat, NOWHERE).astype(np.int32),)
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        shapes = {slot: t.shape for slot, t in self.slots(site) if slot != "y"}
-        return broadcast_axes(site.outs[0].shape, shapes)
-
     def lower(self, site: Site) -> Lowering:
-        result = site.outs[0].shape
-        strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
-        extents, steps = merge(result, [*strides, (0,) * len(result)][:2])
-        sizes = {"index_step": padded(steps[0], 0), "before_step": padded(steps[1], 0)}
-        size = integer(site.attrs, "size")
-        return Lowering("index", "flat", {"extent": padded(extents, 1), **sizes, "size": size})
+        sizes = {**self.walked(site), "size": integer(site.attrs, "size")}
+        return Lowering("index", "flat", sizes)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         before = f" + {attrs['size']} * {ins[1]}" if len(ins) == 2 else ""

@@ -8,15 +8,16 @@ The C expressions stand in the template of the `map` family, under the same name
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Work, number, register
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ir.graph import Array, Attrs, Site
+from gradlet.ops.base import Arrays, Lowering, number, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.lib.pointwise import Pointwise
 
 Formula = Callable[[Array, float, float], Array]
 """Of the variable and of up to two numbers, a and b, which are attributes of the op."""
@@ -49,11 +50,8 @@ def _numbers(row: Function, attrs: Attrs) -> tuple[float, float]:
     return a, b
 
 
-class _Map(Op):
+class _Map(Pointwise):
     row: ClassVar[Function]
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, site.outs[0].elements * (self.row.roundings - 1))
 
     def lower(self, site: Site) -> Lowering:
         a, b = _numbers(self.row, site.attrs)
@@ -64,21 +62,14 @@ class _Forward(_Map):
     inputs = ("x",)
     overwrites = ("x",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (self.row.value(ins[0], *_numbers(self.row, attrs)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         size = self.row.value_size
         return (size(ins[0], *_numbers(self.row, attrs)),) if size else results
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         if self.row.flat:
             return {"x": emit.add("affine", [grads[0]], {"slope": 0.0, "offset": 0.0})}
         if self.row.straight:
@@ -86,9 +77,6 @@ class _Forward(_Map):
             return {"x": emit.add(self.name, [grads[0]], {**site.attrs, **offset})}
         kept = site.node.outputs[0] if self.row.of == "y" else site.node.inputs[0]
         return {"x": emit.add(f"{self.name}_grad", [grads[0], kept], site.attrs)}
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         a, b = (f"float('{value}')" for value in _numbers(self.row, attrs))
@@ -99,22 +87,12 @@ class _Gradient(_Map):
     outputs = ("dx",)
     overwrites = ("dy",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        if ins[0] != ins[1]:
-            raise ShapeError("the gradient differs in shape from what it is a gradient of")
-        return (ins[0],)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0] * self.row.slope(ins[1], *_numbers(self.row, attrs)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         size = self.row.slope_size
         return (ins[0] * size(ins[1], *_numbers(self.row, attrs)),) if size else results
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("dy", self.row.of, "dx"))
 
 
 def _sigmoid(x: Array) -> Array:
@@ -373,6 +351,7 @@ def define(row: Function) -> None:
         "row": row,
         "exact": row.exact,
         "counts": row.straight,
+        "additions": row.roundings - 1,
         "__doc__": f"{row.name}, element by element.",
     }
     register(type(row.name, (_Forward,), {**facts, "name": row.name}))

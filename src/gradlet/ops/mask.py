@@ -6,70 +6,46 @@ left of its exponential, and so far from the end of the range that sums and scal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    from_torch,
-    number,
-    register,
-)
+from gradlet.ir.graph import Array, Attrs, Site
+from gradlet.ops.base import Arrays, Lowering, number, register
 from gradlet.ops.elementwise import reduce_to
-from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_torch
+from gradlet.ops.lib.pointwise import Broadcast, broadcast
 
 BLOCKED = -(2.0**100)
 
 
 @register
-class MaskedFill(Op):
+class MaskedFill(Broadcast):
     """A number where the mask is positive, else x; or the other way round, to `keep` x there."""
 
     name = "masked_fill"
     inputs = ("x", "mask")
     overwrites = ("x",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (broadcast(*ins),)
-
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.where(_replaced(attrs, ins[1]), number(attrs, "value"), ins[0]),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """x is copied; the number is rounded, unless float32 has it."""
         value = number(attrs, "value")
         inexact = value if value != float(np.float32(value)) else 0.0
         return (np.where(_replaced(attrs, ins[1]), inexact, np.zeros_like(results[0])),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {**site.attrs, "value": 0.0}
         passed = emit.add("masked_fill", [grads[0], site.node.inputs[1]], attrs)
         return {"x": reduce_to(emit, passed, site.ins[0].shape)}
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        shapes = {"x": site.ins[0].shape, "mask": site.ins[1].shape}
-        return broadcast_axes(site.outs[0].shape, shapes)
-
     def lower(self, site: Site) -> Lowering:
-        result = site.outs[0].shape
-        strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
-        extents, (x, mask) = merge(result, strides)
-        steps = {"x_step": padded(x, 0), "mask_step": padded(mask, 0)}
         value = number(site.attrs, "value")
         mode = "keep" if _keeps(site.attrs) else "fill"
-        return Lowering("mask", mode, {"extent": padded(extents, 1), **steps, "value": value})
+        return Lowering("mask", mode, {**self.walked(site), "value": value})
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         holds = "<= 0" if _keeps(attrs) else "> 0"

@@ -6,13 +6,13 @@ The layout says which operand is stored transposed: `nn` a[m,k] b[k,n], `nt` a[m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, register
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class Matmul(Op):
         product = np.matmul(a, b)
         return (product + ins[2] if len(ins) == 3 else product,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         a, b = site.node.inputs[:2]
         dy = grads[0]
         layout = str(site.attrs["layout"])

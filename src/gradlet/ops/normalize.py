@@ -13,8 +13,8 @@ import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import (
+    Arrays,
     Axis,
-    Emitter,
     Lowering,
     Op,
     ShapeError,
@@ -25,8 +25,9 @@ from gradlet.ops.base import (
     register,
 )
 from gradlet.ops.elementwise import reduce_to
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import broadcast, broadcast_strides, merge, padded, row_major
-from gradlet.ops.reduce import reduced_shape, reduction_sizes
+from gradlet.ops.reduce import free_axes, reduced_shape, reduction_sizes
 
 
 def _statistics(attrs: Attrs, x: Array) -> tuple[Array, Array]:
@@ -98,17 +99,13 @@ class Normalize(_Normalize):
         y = y * ins[1] if len(ins) > 1 else y
         return (y + ins[2] if len(ins) > 2 else y,)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         mean, rstd = _statistics(attrs, ins[0])
         size = (np.abs(ins[0]) + np.abs(mean)) * rstd
         size = size * np.abs(ins[1]) if len(ins) > 1 else size
         return (size + np.abs(ins[2]) if len(ins) > 2 else size,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         (grad,), result = grads, {}
         x, *affine = site.node.inputs
         if "w" in wanted:
@@ -160,9 +157,7 @@ class NormalizeGrad(_Normalize):
         common = g.mean(axis=axes, keepdims=True) if attrs["center"] else 0.0
         return (rstd * (g - common - along),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         axes = ints(attrs, "axes")
         mean, rstd = _statistics(attrs, ins[1])
         unit = (np.abs(ins[1]) + np.abs(mean)) * rstd
@@ -192,14 +187,10 @@ class Variance(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.asarray(ins[0].var(axis=ints(attrs, "axes"))),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         return (np.asarray(np.square(ins[0]).mean(axis=ints(attrs, "axes"))),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         """2 / n * (x - mean) * dy, by the ops that there are."""
         shape, axes = site.ins[0].shape, ints(site.attrs, "axes")
         kept = {"shape": tuple(1 if dim in axes else n for dim, n in enumerate(shape))}
@@ -215,12 +206,7 @@ class Variance(Op):
         return Work(site.ins[0].elements, site.moved_bytes, 2 * site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        axes, place = [], 0
-        for dim, extent in enumerate(site.ins[0].shape):
-            if dim not in ints(site.attrs, "axes"):
-                axes.append(Axis(f"dim{dim}", extent, (Span("x", dim), Span("y", place))))
-                place += 1
-        return tuple(axes)
+        return free_axes(site.attrs, site.ins[0].shape, ("x",), "y")
 
     def lower(self, site: Site) -> Lowering:
         return Lowering("reduce", "variance", reduction_sizes(site.ins[0].shape, site.attrs))

@@ -7,25 +7,16 @@ reach beyond the padding; a mean never counts that. `divisor` replaces the count
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Emitter,
-    Lowering,
-    ShapeError,
-    Span,
-    Work,
-    integer,
-    ints,
-    pair,
-    register,
-)
-from gradlet.ops.lib.channels import MapOp, spatial
+from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, integer, ints, pair, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.lib.channels import MapOp, plane_axes, spatial
 from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.lib.window import Window, window
 
@@ -67,29 +58,35 @@ def _pool_shape(attrs: Attrs, x: Shape) -> Shape:
     return (x[0], x[1], *slide.output(*x[2:]))
 
 
-def _forward_axes(site: Site) -> tuple[Axis, ...]:
-    y = site.outs[0].shape
-    slide = _slide(site.attrs)
-    return (
-        Axis("batch", y[0], (Span("x", 0), Span("y", 0))),
-        Axis("channels", y[1], (Span("x", 1), Span("y", 1))),
-        Axis("rows", y[2], (slide.forward_span("x", 0), Span("y", 2))),
-        Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3))),
-    )
+class _Forward(MapOp):
+    inputs = ("x",)
+    maps = ("x", "y")
+    mode: ClassVar[str]
 
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (_pool_shape(attrs, ins[0]),)
 
-def _forward_tile(site: Site, parts: Mapping[str, Region]) -> Attrs | None:
-    """The last windows of a part may reach into the padding, and beyond it."""
-    sides = _slide(site.attrs).forward_tile(parts["x"], parts["y"], site.ins[0].shape[2:])
-    if sides is None:
-        return None
-    top, left, below, beside = sides
-    bottom, right = (
-        min(reach, pad)
-        for reach, pad in zip(sides[2:], ints(site.attrs, "padding")[2:], strict=True)
-    )
-    beyond = (below - bottom, beside - right)
-    return {**site.attrs, "padding": (top, left, bottom, right), "ceil": beyond}
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
+        y, slide = site.outs[0].shape, _slide(site.attrs)
+        return (
+            *plane_axes(y, ("x", "y")),
+            Axis("rows", y[2], (slide.forward_span("x", 0), Span("y", 2))),
+            Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3))),
+        )
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
+        """The last windows of a part may reach into the padding, and beyond it."""
+        sides = _slide(site.attrs).forward_tile(parts["x"], parts["y"], site.ins[0].shape[2:])
+        if sides is None:
+            return None
+        top, left, below, beside = sides
+        bottom, right = map(min, sides[2:], ints(site.attrs, "padding")[2:])
+        beyond = (below - bottom, beside - right)
+        return {**site.attrs, "padding": (top, left, bottom, right), "ceil": beyond}
+
+    def chw_lower(self, site: Site) -> Lowering:
+        sizes = _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
+        return Lowering("pool", self.mode, sizes)
 
 
 def _gradient_tile(site: Site, parts: Mapping[str, Region]) -> Attrs | None:
@@ -104,33 +101,16 @@ def _taps_per_output(site: Site) -> int:
 
 
 @register
-class MaxPool2d(MapOp):
+class MaxPool2d(_Forward):
     name = "max_pool2d"
-    inputs = ("x",)
-    maps = ("x", "y")
+    mode = "max_forward"
     exact = True
-
-    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (_pool_shape(attrs, ins[0]),)
 
     def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (_slide(attrs).windows(ins[0], fill=-np.inf).max(axis=(4, 5)),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("max_pool2d_grad", [grads[0], site.node.inputs[0]], site.attrs)}
-
-    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
-        return _forward_axes(site)
-
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
-        return _forward_tile(site, parts)
-
-    def chw_lower(self, site: Site) -> Lowering:
-        return Lowering(
-            "pool", "max_forward", _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
-        )
 
     def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         top, left, bottom, right = _slide(attrs).padding
@@ -171,10 +151,7 @@ class MaxPool2dGrad(MapOp):
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         dx = site.outs[0].shape
         slide = _slide(site.attrs)
-        axes = [
-            Axis("batch", dx[0], (Span("dy", 0), Span("x", 0), Span("dx", 0))),
-            Axis("channels", dx[1], (Span("dy", 1), Span("x", 1), Span("dx", 1))),
-        ]
+        axes = [*plane_axes(dx, ("dy", "x", "dx"))]
         for axis, name in enumerate(("rows", "columns")):
             step, dim = slide.stride[axis], 2 + axis
             if slide.reach[axis] > step or slide.padding[axis]:
@@ -206,38 +183,21 @@ def _divisors(attrs: Attrs, height: int, width: int) -> Array:
 
 
 @register
-class AvgPool2d(MapOp):
+class AvgPool2d(_Forward):
     name = "avg_pool2d"
-    inputs = ("x",)
-    maps = ("x", "y")
+    mode = "avg_forward"
     linear = True
-
-    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (_pool_shape(attrs, ins[0]),)
 
     def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         total = _slide(attrs).windows(ins[0]).sum(axis=(4, 5))
         return (total / _divisors(attrs, *ins[0].shape[2:]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {**site.attrs, "size": spatial(site.attrs, site.ins[0].shape)}
         return {"x": emit.add("avg_pool2d_grad", [grads[0]], attrs)}
 
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, site.outs[0].elements * _taps_per_output(site))
-
-    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
-        return _forward_axes(site)
-
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
-        return _forward_tile(site, parts)
-
-    def chw_lower(self, site: Site) -> Lowering:
-        return Lowering(
-            "pool", "avg_forward", _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
-        )
 
     def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         top, left, bottom, right = ints(attrs, "padding")
@@ -286,8 +246,7 @@ class AvgPool2dGrad(MapOp):
         dx = site.outs[0].shape
         slide = _slide(site.attrs)
         return (
-            Axis("batch", dx[0], (Span("dy", 0), Span("dx", 0))),
-            Axis("channels", dx[1], (Span("dy", 1), Span("dx", 1))),
+            *plane_axes(dx, ("dy", "dx")),
             slide.backward_axis(0, dx[2], "dy", "dx"),
             slide.backward_axis(1, dx[3], "dy", "dx"),
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Call, Emitter, Importer, Work, from_onnx, from_torch, register
+from gradlet.ops.base import Arrays, Work, register
 from gradlet.ops.elementwise import Binary, affine, operand
+from gradlet.ops.emitter import Emitter
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.unary import power_of
 
 
@@ -34,9 +35,7 @@ class _Power(Binary):
     def work(self, site: Site) -> Work:
         return Work(0, site.moved_bytes, site.outs[0].elements * (self.roundings_each - 1))
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """exp(b log a) turns the rounding of its argument into a relative error."""
         a, b = ins
         with np.errstate(all="ignore"):

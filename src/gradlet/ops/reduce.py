@@ -8,22 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    from_onnx,
-    from_torch,
-    ints,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, ints, register
 from gradlet.ops.elementwise import affine, reduce_to
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.pool import global_average
 from gradlet.ops.lib.pointwise import (
     broadcast,
@@ -32,6 +20,7 @@ from gradlet.ops.lib.pointwise import (
     merge,
     padded,
     row_major,
+    strided_copy,
 )
 from gradlet.ops.lib.tiling import Region, tile_shape
 
@@ -57,6 +46,17 @@ def reduction_sizes(shape: Shape, attrs: Attrs) -> dict[str, tuple[int, ...]]:
     return sizes
 
 
+def free_axes(attrs: Attrs, full: Shape, large: Sequence[str], small: str) -> tuple[Axis, ...]:
+    """The dimensions that stay, which are fewer of the small operand."""
+    reduced = ints(attrs, "axes")
+    axes: list[Axis] = []
+    for dim, extent in enumerate(full):
+        if dim not in reduced:
+            spans = (*(Span(name, dim) for name in large), Span(small, len(axes)))
+            axes.append(Axis(f"dim{dim}", extent, spans))
+    return tuple(axes)
+
+
 @register
 class Sum(Op):
     name = "sum"
@@ -70,9 +70,7 @@ class Sum(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.asarray(ins[0].sum(axis=ints(attrs, "axes"))),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         full, axes = site.ins[0].shape, ints(site.attrs, "axes")
         kept = tuple(1 if dim in axes else n for dim, n in enumerate(full))
         column = emit.add("reshape", [grads[0]], {"shape": kept})
@@ -82,15 +80,12 @@ class Sum(Op):
         return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        reduced = ints(site.attrs, "axes")
-        axes, kept = [], 0
-        for dim, extent in enumerate(site.ins[0].shape):
-            if dim in reduced:
-                axes.append(Axis(f"dim{dim}", extent, (Span("x", dim),), reduction=True))
-            else:
-                axes.append(Axis(f"dim{dim}", extent, (Span("x", dim), Span("y", kept))))
-                kept += 1
-        return tuple(axes)
+        added = ints(site.attrs, "axes")
+        free = iter(free_axes(site.attrs, site.ins[0].shape, ("x",), "y"))
+        return tuple(
+            Axis(f"dim{dim}", n, (Span("x", dim),), reduction=True) if dim in added else next(free)
+            for dim, n in enumerate(site.ins[0].shape)
+        )
 
     def lower(self, site: Site) -> Lowering:
         return Lowering("reduce", "sum", reduction_sizes(site.ins[0].shape, site.attrs))
@@ -115,9 +110,7 @@ class Expand(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.broadcast_to(ins[0], ints(attrs, "shape")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": reduce_to(emit, grads[0], site.ins[0].shape)}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
@@ -128,12 +121,7 @@ class Expand(Op):
 
     def lower(self, site: Site) -> Lowering:
         shape = site.outs[0].shape
-        extents, (x_step,) = merge(shape, [broadcast_strides(site.ins[0].shape, shape)])
-        return Lowering(
-            "permute",
-            "copy",
-            {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": 0},
-        )
+        return strided_copy(shape, broadcast_strides(site.ins[0].shape, shape))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.expand({ints(attrs, 'shape')})"

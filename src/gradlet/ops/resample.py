@@ -10,26 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    ShapeError,
-    Span,
-    Work,
-    from_onnx,
-    from_torch,
-    ints,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.resize import Rule, resized
-from gradlet.ops.lib.channels import MapOp, spatial
+from gradlet.ops.lib.channels import MapOp, plane_axes, spatial
 from gradlet.ops.lib.line import batched
 from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.shape import reshaped
@@ -72,13 +62,36 @@ def _work(site: Site, x: Shape, y: Shape) -> Work:
     return Work(0, site.moved_bytes, each * int(np.prod(y)))
 
 
+class _Resample(MapOp):
+    linear = True
+    mode: ClassVar[str]
+
+    def sides(self, site: Site) -> tuple[Shape, Shape]:
+        """The shapes before and after, of operands that the gradient has in turn."""
+        x, y = site.ins[0].shape, site.outs[0].shape
+        return (x, y) if self.mode == "forward" else (y, x)
+
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return ((*ins[0][:2], *ints(attrs, "size")),)
+
+    def work(self, site: Site) -> Work:
+        site = self.chw_site(site)
+        return _work(site, *self.sides(site))
+
+    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
+        given, made = self.maps if self.mode == "forward" else self.maps[::-1]
+        return _axes(site, given, made, *self.sides(site))
+
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
+        return {**site.attrs, "size": tile_shape(parts[self.outputs[0]])[2:]}
+
+    def chw_lower(self, site: Site) -> Lowering:
+        return Lowering("resample", self.mode, _sizes(site.attrs, *self.sides(site)))
+
+
 def _axes(site: Site, given: str, made: str, x: Shape, y: Shape) -> tuple[Axis, ...]:
-    """Rows and columns are free where each makes, or is made of, a block of its own. x and y are
-    the shapes before and after, of operands that the gradient has in turn."""
-    axes = [
-        Axis(name, x[dim], (Span(given, dim), Span(made, dim)))
-        for dim, name in enumerate(("batch", "channels"))
-    ]
+    """Rows and columns are free where each makes, or is made of, a block of its own."""
+    axes = [*plane_axes(x, (given, made))]
     widens = {"nearest": True, "mean": False}.get(str(site.attrs["method"]))
     for dim, name in ((2, "rows"), (3, "columns")):
         steps, wide = (x[dim], y[dim]) if widens else (y[dim], x[dim])
@@ -92,42 +105,26 @@ def _axes(site: Site, given: str, made: str, x: Shape, y: Shape) -> tuple[Axis, 
 
 
 @register
-class Resample2d(MapOp):
+class Resample2d(_Resample):
     name = "resample2d"
     inputs = ("x",)
     maps = ("x", "y")
-    linear = True
+    mode = "forward"
 
     def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if len(ins[0]) != 4:
             raise ShapeError("feature maps need four dimensions")
         if min(ints(attrs, "size")) < 1:
             raise ShapeError("nothing is left of the result")
-        return ((*ins[0][:2], *ints(attrs, "size")),)
+        return super().chw_shape(attrs, *ins)
 
     def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         rows, columns = _matrices(attrs, ins[0].shape[2:], ints(attrs, "size"))
         return (rows @ ins[0] @ columns.T,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {**site.attrs, "size": spatial(site.attrs, site.ins[0].shape)}
         return {"x": emit.add("resample2d_grad", [grads[0]], attrs)}
-
-    def work(self, site: Site) -> Work:
-        site = self.chw_site(site)
-        return _work(site, site.ins[0].shape, site.outs[0].shape)
-
-    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
-        return _axes(site, "x", "y", site.ins[0].shape, site.outs[0].shape)
-
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
-        return {**site.attrs, "size": tile_shape(parts["y"])[2:]}
-
-    def chw_lower(self, site: Site) -> Lowering:
-        sizes = _sizes(site.attrs, site.ins[0].shape, site.outs[0].shape)
-        return Lowering("resample", "forward", sizes)
 
     def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         size = ints(attrs, "size")
@@ -141,33 +138,16 @@ class Resample2d(MapOp):
 
 
 @register
-class Resample2dGrad(MapOp):
+class Resample2dGrad(_Resample):
     name = "resample2d_grad"
     inputs = ("dy",)
     outputs = ("dx",)
     maps = ("dy", "dx")
-    linear = True
-
-    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return ((*ins[0][:2], *ints(attrs, "size")),)
+    mode = "grad"
 
     def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         rows, columns = _matrices(attrs, ints(attrs, "size"), ins[0].shape[2:])
         return (rows.T @ ins[0] @ columns,)
-
-    def work(self, site: Site) -> Work:
-        site = self.chw_site(site)
-        return _work(site, site.outs[0].shape, site.ins[0].shape)
-
-    def chw_axes(self, site: Site) -> tuple[Axis, ...]:
-        return _axes(site, "dx", "dy", site.outs[0].shape, site.ins[0].shape)
-
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
-        return {**site.attrs, "size": tile_shape(parts["dx"])[2:]}
-
-    def chw_lower(self, site: Site) -> Lowering:
-        sizes = _sizes(site.attrs, site.outs[0].shape, site.ins[0].shape)
-        return Lowering("resample", "grad", sizes)
 
 
 def _resampled(imp: Importer, x: str, size: Sequence[int], method: str) -> str:

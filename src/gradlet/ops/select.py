@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    from_onnx,
-    from_torch,
-    register,
-)
+from gradlet.ir.graph import Array, Attrs, Site
+from gradlet.ops.base import Lowering, register
 from gradlet.ops.compare import LARGEST, compared, truth
 from gradlet.ops.elementwise import operand, reduce_to
-from gradlet.ops.lib.pointwise import broadcast, broadcast_axes, broadcast_strides, merge, padded
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
+from gradlet.ops.lib.pointwise import Broadcast, broadcast
 from gradlet.ops.mask import choose, fill, storable, uniform
-
-_SLOTS = ("mask", "a", "b")
 
 
 @register
-class Select(Op):
+class Select(Broadcast):
     """a where the mask is positive, else b."""
 
     name = "select"
-    inputs = _SLOTS
+    inputs = ("mask", "a", "b")
     exact = True
-    overwrites = _SLOTS
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (broadcast(*ins),)
+    overwrites = inputs
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.where(ins[0] > 0, ins[1], ins[2]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         found = {}
         for slot, tensor in zip(("a", "b"), site.ins[1:], strict=True):
             if slot in wanted:
@@ -53,16 +37,8 @@ class Select(Op):
                 found[slot] = reduce_to(emit, passed, tensor.shape)
         return found
 
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        shapes = {slot: tensor.shape for slot, tensor in zip(_SLOTS, site.ins, strict=True)}
-        return broadcast_axes(site.outs[0].shape, shapes)
-
     def lower(self, site: Site) -> Lowering:
-        result = site.outs[0].shape
-        strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
-        extents, steps = merge(result, strides)
-        named = {f"{slot}_step": padded(s, 0) for slot, s in zip(_SLOTS, steps, strict=True)}
-        return Lowering("select", "choose", {"extent": padded(extents, 1), **named})
+        return Lowering("select", "choose", self.walked(site))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"torch.where({ins[0]} > 0, {ins[1]}, {ins[2]})"

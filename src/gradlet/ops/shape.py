@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Size,
-    Span,
-    from_onnx,
-    from_toml,
-    from_torch,
-    ints,
-    register,
-)
-from gradlet.ops.lib.pointwise import MAX_RANK, merge, padded, row_major
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, ints, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
+from gradlet.ops.lib.pointwise import MAX_RANK, row_major, same_index_axes, strided_copy
 from gradlet.ops.lib.tiling import Region, tile_shape
 
 
@@ -48,25 +36,19 @@ class Reshape(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0].reshape(ints(attrs, "shape")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add("reshape", [grads[0]], {"shape": site.ins[0].shape})}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        x, y = site.ins[0].shape, site.outs[0].shape
-        shared = 0  # leading dimensions that both shapes have in common may be tiled
-        while shared < min(len(x), len(y)) and x[shared] == y[shared]:
-            shared += 1
-        return tuple(
-            Axis(f"dim{dim}", x[dim], (Span("x", dim), Span("y", dim))) for dim in range(shared)
-        )
+        pairs = zip(site.ins[0].shape, site.outs[0].shape, strict=False)
+        shared = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+        return same_index_axes(tuple(n for n, _ in shared), ("x", "y"))
 
     def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return {"shape": tile_shape(parts["y"])}
 
     def lower(self, site: Site) -> Lowering:
-        return Lowering("permute", "copy", _permute_sizes((site.outs[0].elements,), (1,)))
+        return strided_copy((site.outs[0].elements,), (1,))
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.reshape({ints(attrs, 'shape')})"
@@ -88,9 +70,7 @@ class Transpose(Op):
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0].transpose(ints(attrs, "axes")),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         inverse = tuple(int(axis) for axis in np.argsort(ints(site.attrs, "axes")))
         return {"x": emit.add("transpose", [grads[0]], {"axes": inverse})}
 
@@ -103,7 +83,7 @@ class Transpose(Op):
     def lower(self, site: Site) -> Lowering:
         steps = row_major(site.ins[0].shape)
         strides = tuple(steps[axis] for axis in ints(site.attrs, "axes"))
-        return Lowering("permute", "copy", _permute_sizes(site.outs[0].shape, strides))
+        return strided_copy(site.outs[0].shape, strides)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.permute({ints(attrs, 'axes')})"
@@ -128,11 +108,6 @@ def permutation_steps(shape: Shape, axes: Shape) -> list[Shape]:
     middle = (*front, *(axis for axis in range(len(shape)) if axis not in front))
     rest = tuple(middle.index(axis) for axis in axes)
     return [middle, *permutation_steps(tuple(shape[axis] for axis in middle), rest)]
-
-
-def _permute_sizes(shape: Shape, strides: tuple[int, ...]) -> dict[str, Size]:
-    extents, (x_step,) = merge(shape, [strides])
-    return {"extent": padded(extents, 1), "x_step": padded(x_step, 0), "x_start": 0}
 
 
 def reshaped(imp: Importer, x: str, shape: Sequence[int]) -> str:

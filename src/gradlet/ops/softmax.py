@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Work,
-    from_onnx,
-    from_toml,
-    from_torch,
-    integer,
-    register,
-)
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Work, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
+from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 
 class _Softmax(Op):
@@ -31,7 +17,7 @@ class _Softmax(Op):
             raise ShapeError(f"there is no dimension {attrs['axis']}")
         if any(shape != ins[0] for shape in ins):
             raise ShapeError("gradient and output differ in shape")
-        return (ins[0],)
+        return super().shape(attrs, *ins)
 
     def roundings(self, site: Site, out: Tensor) -> float:
         return 8 + out.shape[integer(site.attrs, "axis")]
@@ -40,24 +26,19 @@ class _Softmax(Op):
         return Work(site.outs[0].elements, site.moved_bytes, 2 * site.outs[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        every = same_index_axes(site.outs[0].shape, (*self.inputs, *self.outputs))
-        return tuple(a for dim, a in enumerate(every) if dim != integer(site.attrs, "axis"))
+        slots = (*self.inputs, *self.outputs)
+        return same_index_axes(site.outs[0].shape, slots, (integer(site.attrs, "axis"),))
 
     def lower(self, site: Site) -> Lowering:
         shape, axis = site.outs[0].shape, integer(site.attrs, "axis")
-        outer, inner = (int(np.prod(part)) for part in (shape[:axis], shape[axis + 1 :]))
-        return Lowering(
-            "softmax", self.name, {"outer": outer, "count": shape[axis], "inner": inner}
-        )
+        return Lowering("softmax", self.name, split_at(shape, axis, count=shape[axis]))
 
 
 class _Forward(_Softmax):
     inputs = ("x",)
     overwrites = ("x",)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         return {"x": emit.add(f"{self.name}_grad", [grads[0], site.node.outputs[0]], site.attrs)}
 
 
@@ -76,9 +57,7 @@ class Softmax(_Forward):
         shifted = np.exp(ins[0] - ins[0].max(axis=axis, keepdims=True))
         return (shifted / shifted.sum(axis=axis, keepdims=True),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """What the difference to the largest loses becomes a relative error."""
         top = ins[0].max(axis=integer(attrs, "axis"), keepdims=True)
         return (results[0] * (1 + np.abs(ins[0] - top)),)
@@ -95,9 +74,7 @@ class SoftmaxGrad(_Gradient):
         dy, y = ins
         return (y * (dy - (dy * y).sum(axis=integer(attrs, "axis"), keepdims=True)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         dy, y = np.abs(ins[0]), ins[1]
         return (y * (dy + (dy * y).sum(axis=integer(attrs, "axis"), keepdims=True)),)
 
@@ -111,9 +88,7 @@ class LogSoftmax(_Forward):
         shifted = ins[0] - ins[0].max(axis=axis, keepdims=True)
         return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """The logarithm of the sum is at least 0 and has the error of a sum near 1."""
         return (np.abs(results[0]) + 1,)
 
@@ -129,9 +104,7 @@ class LogSoftmaxGrad(_Gradient):
         dy, y = ins
         return (dy - np.exp(y) * dy.sum(axis=integer(attrs, "axis"), keepdims=True),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         dy, y = np.abs(ins[0]), ins[1]
         return (dy + np.exp(y) * dy.sum(axis=integer(attrs, "axis"), keepdims=True),)
 

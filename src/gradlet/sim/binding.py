@@ -68,7 +68,6 @@ int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size);
 int32_t sim_write(Sim *sim, uint32_t address, const uint8_t *in, uint32_t size);
 int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner);
 int32_t sim_watch_dma(Sim *sim, uint32_t address, uint32_t size, int32_t permissions);
-void sim_watch_off(Sim *sim);
 void sim_watch_new_phase(Sim *sim);
 int32_t sim_break(Sim *sim, uint32_t address, int32_t on);
 uint32_t sim_take_breaks(Sim *sim);
@@ -305,9 +304,19 @@ class Machine:
         if self._lib.sim_watch_dma(self._sim, address, size, int(read) | int(write) << 1):
             raise ValueError(NOT_THERE.format(size=size, address=address))
 
-    def watch_off(self) -> None:
-        """Let everybody do everything again."""
-        self._lib.sim_watch_off(self._sim)
+    def shut(self, address: int, size: int) -> None:
+        """Nobody may touch these bytes, and none of them holds a value."""
+        self.watch(address, size, read=False, write=False, initialised=False)
+        self.watch_dma(address, size, read=False, write=False)
+
+    def own_stacks(self, top: int, size: int, guard: int = 0) -> None:
+        """To each core its own, for one phase; nobody may write to the guard at its end."""
+        for core in range(self.config.cores):
+            low = top - size * (core + 1)
+            if guard:
+                self.watch(low, guard, read=True, write=False, initialised=True)
+            given = (low + guard, size - guard)
+            self.watch(*given, read=True, write=True, initialised=True, owner=core)
 
     @property
     def barriers(self) -> int:

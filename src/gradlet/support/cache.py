@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import errno
 import hashlib
-import json
 import os
 import shutil
 import stat
@@ -21,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from gradlet.errors import GradletError
 from gradlet.support.files import try_lock
@@ -193,23 +191,6 @@ def _move(fresh: Path, path: Path) -> Path:
                 raise
             shutil.copyfile(source, target)
     return path
-
-
-def recall_json(name: str) -> Any:
-    """A value that was kept under this name; None if there is none."""
-    path = cache_folder() / name
-    try:
-        return json.loads(path.read_text()) if is_whole(path) else None
-    except (OSError, ValueError):
-        return None
-
-
-def keep_json(name: str, value: Any) -> None:
-    """Keep a value; that nothing can be kept costs time only."""
-    with suppress(OSError), scratch_folder() as folder:
-        fresh = folder / "value.json"
-        fresh.write_text(json.dumps(value))
-        keep(fresh, name)
 
 
 def _record(path: Path) -> Path:

@@ -98,7 +98,7 @@ def _backward(
     own gradients are known."""
     sums = {node.name for node in builder.nodes if builder.tensors[node.name].role == "loss"}
     forward = [node for node in builder.nodes if node.name in seeds or node.name not in sums]
-    needed = _needs_gradient(builder, trainable)
+    needed = needs_gradient(builder, trainable)
     emit = _BackwardEmitter(builder)
     rows = RowGradients(forward)
     parts: dict[str, list[str]] = {loss: [seed] for loss, seed in seeds.items()}
@@ -155,7 +155,7 @@ def _wanted(node: Node, needed: set[str]) -> list[str]:
     return [slot for slot, name in _slots(node).items() if name in needed]
 
 
-def _needs_gradient(builder: GraphBuilder, trainable: Sequence[str]) -> set[str]:
+def needs_gradient(builder: GraphBuilder, trainable: Sequence[str]) -> set[str]:
     needed = set(trainable)
     for node in builder.nodes:
         if needed.intersection(node.inputs) and not OPS[node.op].stops:

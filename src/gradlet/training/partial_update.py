@@ -13,8 +13,9 @@ from dataclasses import replace
 from gradlet.ir.builder import GraphBuilder
 from gradlet.ir.graph import Graph, Node, Shape, Site, Tensor
 from gradlet.ops import OPS
-from gradlet.ops.base import Emitter, integer
-from gradlet.ops.learning.partial_update import rows_slice
+from gradlet.ops.base import integer
+from gradlet.ops.emitter import Emitter
+from gradlet.ops.lib.tiling import slice_attrs
 
 Range = tuple[int, int]
 
@@ -84,7 +85,7 @@ class RowGradients:
         for slot, (part, dim) in apart.items():
             key = (dim, self._range(part, emit.shape(part)))
             if key not in parts:
-                attrs = rows_slice(emit.shape(grad), dim, *key[1])
+                attrs = slice_attrs(emit.shape(grad), dim, *key[1])
                 parts[key] = emit.add("slice", [grad], attrs)
             result.append((part, op.vjp(emit, site, [parts[key]], [slot])[slot]))
         return result

@@ -9,7 +9,7 @@ from functools import partial
 
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import link_script, port_header, with_stacks
+from gradlet.kernels.lab.program import link_script, port_header, with_stacks
 from gradlet.planner.tile.layout import held
 from gradlet.planner.tile.table import functions
 from gradlet.planner.tiling import Tiling

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,8 @@ from gradlet.engines.room import fitted
 from gradlet.errors import DoesNotFit
 from gradlet.planner.planner import Plan
 from gradlet.sim.build import library
-from gradlet.support.cache import keep_json, recall_json, scratch_folder
+from gradlet.support.cache import scratch_folder
+from gradlet.support.values import kept, key_of, recalled
 from gradlet.tuner import remembered
 from gradlet.tuner import tune as tuner
 from gradlet.tuner.pool import Pool
@@ -76,7 +76,7 @@ def _search(given: Plan, settings: Settings, pool: Pool, progress: Progress) -> 
         pool.close()
     with scratch_folder() as folder:
         progress(0, 0, "a whole training step")
-        before = _measured(given, folder)
+        before = whole_step(given, folder)
         best, after = given, before
         for candidate, found in _wholes(given, tuned, before, folder):
             if found["cycles"][-1] < after["cycles"][-1]:
@@ -123,14 +123,14 @@ def _wholes(
     whole = _fitted(given, tuned.overrides)
     if tuned.plan == given or whole is None:
         return
-    after = _measured(whole, folder)
+    after = whole_step(whole, folder)
     yield whole, after
     old = {node["name"]: node["cycles"] for node in before["nodes"]}
     gained = {n["name"] for n in after["nodes"] if n["cycles"] < old[n["name"]]}
     overrides = {name: override for name, override in tuned.overrides.items() if name in gained}
     some = _fitted(given, overrides)
     if some is not None and some not in (given, whole):
-        yield some, _measured(some, folder)
+        yield some, whole_step(some, folder)
 
 
 def _fitted(given: Plan, overrides: Mapping[str, ScheduleOverride]) -> Plan | None:
@@ -143,15 +143,14 @@ def _fitted(given: Plan, overrides: Mapping[str, ScheduleOverride]) -> Plan | No
         return None
 
 
-def _measured(plan: Plan, folder: Path) -> Mapping[str, Any]:
+def whole_step(plan: Plan, folder: Path) -> Mapping[str, Any]:
     """A whole step on the simulator, or what is known from before of the same program on the same
     data and the same simulator."""
     project = emit(plan, folder / "project")
     program = build_steps(project, folder / "steps.elf").read_bytes()
-    given = (program, plan.dumps(), library().name)
-    key = hashlib.sha256(repr(given).encode()).hexdigest()
-    found: Mapping[str, Any] | None = recall_json(f"steps/{key}.json")
+    key = key_of("steps", program, plan.dumps(), library().name)
+    found: Mapping[str, Any] | None = recalled(key)
     if found is None:
         found = run_json(project, sim.run(project, steps=2, program=program))
-        keep_json(f"steps/{key}.json", found)
+        kept(key, found)
     return found

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradlet.support.cache import keep_json, recall_json
 from gradlet.support.compiler import version, zig
+from gradlet.support.values import kept, key_of, recalled
 from gradlet.tuner.search import Settings
 
 PACKAGE = Path(__file__).parent.parent
@@ -32,7 +32,7 @@ class Answer:
 def recall(plan: str, settings: Settings) -> Answer | None:
     """What is known of a plan; nothing of it was measured now."""
     try:
-        found = recall_json(_place(plan, settings))
+        found = recalled(_key(plan, settings))
         report = found["report"]
         known = report["evaluations"] + report["cache_hits"]
         now = {"evaluations": 0, "cache_hits": known, "search_seconds": 0.0}
@@ -43,8 +43,8 @@ def recall(plan: str, settings: Settings) -> Answer | None:
 
 def keep(plan: str, settings: Settings, answer: Answer) -> None:
     """For this plan, and for the tuned one."""
-    _write(_place(plan, settings), answer)
-    _write(_place(answer.plan, settings), Answer(_settled(answer.report), answer.plan))
+    for given, report in ((plan, answer.report), (answer.plan, _settled(answer.report))):
+        kept(_key(given, settings), {"report": report, "plan": answer.plan})
 
 
 def _settled(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,15 +53,9 @@ def _settled(report: Mapping[str, Any]) -> dict[str, Any]:
     return {**report, "before_cycles": report["after_cycles"], "gain": 1.0, "nodes": nodes}
 
 
-def _write(place: str, answer: Answer) -> None:
-    keep_json(place, {"report": answer.report, "plan": answer.plan})
-
-
-def _place(plan: str, settings: Settings) -> str:
+def _key(plan: str, settings: Settings) -> str:
     compiler = zig()
-    given = (plan, settings, _package(), version(compiler) if compiler else "")
-    key = hashlib.sha256(repr(given).encode()).hexdigest()
-    return f"tuned/{key}.json"
+    return key_of("tuned", plan, settings, _package(), version(compiler) if compiler else "")
 
 
 @cache

@@ -11,18 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
-from gradlet.kernels.lab.runner import require_trials
+from gradlet.kernels.lab.program import require_trials
 from gradlet.planner.model import Call, Plan
-from gradlet.planner.planner import (
-    Options,
-    ScheduleOverride,
-    Tiler,
-    plan,
-    tiling_requests,
-)
+from gradlet.planner.planner import Options, ScheduleOverride, Tiler, plan, tiling_requests
 from gradlet.runtime import TILES_TRIAL
 from gradlet.targets.target import Target
-from gradlet.tuner.cache import Cache, key_of
+from gradlet.tuner.cache import Cache, job_key
 from gradlet.tuner.pool import Pool
 from gradlet.tuner.program import Function, build
 from gradlet.tuner.search import Search, Settings
@@ -161,7 +155,7 @@ class Measuring:
         places: dict[str, list[tuple[Search, ScheduleOverride]]] = {}
         for search, override in wanted:
             job = search.jobs[override]
-            places.setdefault(key_of(job, self.target), []).append((search, override))
+            places.setdefault(job_key(job, self.target), []).append((search, override))
             self.functions |= set(job.functions.values())
         limits = {key: max(s.limit for s, _ in found) for key, found in places.items()}
         known = self.cache.known(limits)

@@ -14,7 +14,7 @@ from gradlet.frontends.importer import GraphImporter, Unsupported
 from gradlet.frontends.onnx.file import OnnxFile, module_path, parameter_names
 from gradlet.ir.graph import Array, Attrs, Shape
 from gradlet.ops import ONNX
-from gradlet.ops.base import Call
+from gradlet.ops.importer import Call
 from gradlet.support.extras import require_onnx
 
 # Gradients flow through these to a stored weight, so they are not folded into it.

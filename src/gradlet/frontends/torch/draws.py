@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlet.frontends.torch.aliases import op_name
-from gradlet.ops.base import Importer
 from gradlet.ops.dropout import bernoulli
+from gradlet.ops.importer import Importer
 from gradlet.support.extras import require_torch
 
 RANDOM = (

@@ -21,11 +21,20 @@ from gradlet.frontends.torch.draws import RANDOM, Draws, draws
 from gradlet.frontends.torch.exported import checked_examples, exported
 from gradlet.frontends.torch.flat_program import OWN_NAME, QUIET, STORED, flattened, live
 from gradlet.frontends.torch.fold import Folder
+from gradlet.frontends.torch.nodes import (
+    casts,
+    counts,
+    flat,
+    has_shape,
+    module_path,
+    narrow,
+    positional,
+)
 from gradlet.frontends.torch.wide import WideImporter, written
 from gradlet.frontends.user_code import check_module
 from gradlet.ir.builder import MOST_ELEMENTS
 from gradlet.ir.graph import Array, Graph
-from gradlet.ops.base import Call
+from gradlet.ops.importer import Call
 from gradlet.ops.importers.put import put
 from gradlet.support.extras import require_torch
 
@@ -106,7 +115,7 @@ class _TorchImporter(WideImporter):
         self.known = Folder(self.graph)
         self.inputs: list[str] = []
         self.outputs: list[str] = []
-        self.casts = any(_casts(node) for node in self.graph.nodes)
+        self.casts = any(casts(node) for node in self.graph.nodes)
         self.aliases = Aliases()
         self.draws = Draws()
         self.quiet = False  # whether what is converted is under no_grad
@@ -130,7 +139,7 @@ class _TorchImporter(WideImporter):
 
     def _skip(self, node: Any) -> None:
         """What leads to no result; its draws count, since masks go by their number."""
-        name, args = op_name(str(node.target)), _positional(node)
+        name, args = op_name(str(node.target)), positional(node)
         if "alpha_dropout" in name:
             drawn = bool(0 < args[1] < 1 and args[2])
         elif name in ("dropout", "dropout_", "feature_dropout", "feature_dropout_"):
@@ -188,14 +197,14 @@ class _TorchImporter(WideImporter):
         return {**self.program.state_dict, **self.program.constants}[target].detach()
 
     def take(self, node: Any) -> None:
-        self.module, self.quiet = _module_path(node), bool(node.meta.get(QUIET))
+        self.module, self.quiet = module_path(node), bool(node.meta.get(QUIET))
         self.code = written(node)
         target = str(node.target)
-        args = _positional(node)
+        args = positional(node)
         self._refuse_dynamic(node)
-        if _counts(node, args) or "_assert" in target:
+        if counts(node, args) or "_assert" in target:
             return
-        shapes = [str(list(arg.meta["val"].shape)) for arg in _flat(args) if _has_shape(arg)]
+        shapes = [str(list(arg.meta["val"].shape)) for arg in flat(args) if has_shape(arg)]
         if in_place(target):
             self._refuse_lasting_change(target, args, shapes)
         if self.known.fold(node):
@@ -206,7 +215,7 @@ class _TorchImporter(WideImporter):
             return
         if self._drawn(node, target, args, shapes):
             return
-        if (kind := _narrow(node)) and not _narrow(args[0] if args else None):
+        if (kind := narrow(node)) and not narrow(args[0] if args else None):
             reason = f"it rounds to {kind}; float32 is supported, so leave out the conversion"
             self.missing.note(self.module, target, shapes, reason, self.code)
         result = self._converted(node, target, args, shapes)
@@ -310,7 +319,7 @@ class _TorchImporter(WideImporter):
             if in_place(target):
                 self.names[view.name] = self.names[view.args[0].name]
             else:
-                again = self._converted(view, target, _positional(view), [])
+                again = self._converted(view, target, positional(view), [])
                 if again is None:
                     self.refused.add(view.name)
                 self.names[view.name] = again or self._stand_in(view.meta.get("val"))
@@ -326,7 +335,7 @@ class _TorchImporter(WideImporter):
     def _refuse_dynamic(self, node: Any) -> None:
         shape = list(getattr(node.meta.get("val"), "shape", ()))
         if not all(isinstance(extent, int) for extent in shape):
-            args = [str(list(a.meta["val"].shape)) for a in node.all_input_nodes if _has_shape(a)]
+            args = [str(list(a.meta["val"].shape)) for a in node.all_input_nodes if has_shape(a)]
             reason = (
                 f"it gives a shape {shape} that depends on the data; Gradlet plans memory "
                 f"beforehand and needs static shapes. Keep all elements, and make those 0 that do "
@@ -386,54 +395,3 @@ class _TorchImporter(WideImporter):
         if known is None:
             raise Unsupported(f"operand '{value.name}' depends on the data; it must be a constant")
         return known
-
-
-def _narrow(node: Any) -> str:
-    """The floating-point type of a result with fewer bits than float32, if it has one."""
-    dtype = getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
-    narrow = dtype is not None and dtype.is_floating_point and dtype.itemsize < 4
-    return str(dtype).removeprefix("torch.") if narrow else ""
-
-
-def _casts(node: Any) -> bool:
-    """Whether a node makes floats of whole numbers, or of floats of another precision: PyTorch
-    makes float32, also where all else is in double precision."""
-    operands = [arg.meta["val"].dtype for arg in _flat(node.args) if _has_shape(arg)]
-    whole = bool(operands) and not any(dtype.is_floating_point for dtype in operands)
-    result = getattr(node.meta.get("val"), "dtype", None)
-    made = whole and result is not None and result.is_floating_point
-    return made or str(node.target).startswith("aten.to.")
-
-
-def _counts(node: Any, args: Sequence[Any]) -> bool:
-    """Whether a node only advances a counter that nothing reads, as a batch norm's of batches."""
-    value = args[0].meta.get("val") if args and _has_shape(args[0]) else None
-    whole = value is not None and not value.dtype.is_floating_point
-    return whole and str(node.target) == "aten.add_.Tensor" and not node.users
-
-
-def _module_path(node: Any) -> str:
-    stack = node.meta.get("nn_module_stack") or {}
-    return str(list(stack.values())[-1][0]) if stack else ""
-
-
-def _positional(node: Any) -> list[Any]:
-    """All arguments in the order of the schema, defaults filled in."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return list(node.args)
-    args = list(node.args)
-    for argument in schema.arguments[len(args) :]:
-        args.append(node.kwargs.get(argument.name, argument.default_value))
-    return args
-
-
-def _flat(args: Sequence[Any]) -> list[Any]:
-    result: list[Any] = []
-    for arg in args:
-        result.extend(_flat(arg) if isinstance(arg, list | tuple) else [arg])
-    return result
-
-
-def _has_shape(arg: Any) -> bool:
-    return hasattr(arg, "meta") and hasattr(arg.meta.get("val"), "shape")

@@ -16,7 +16,7 @@ from gradlet.frontends.parts import inserted, parts_of
 from gradlet.frontends.torch.aliases import VIEWS, in_place, op_name
 from gradlet.frontends.torch.fold import Folder
 from gradlet.ops import TORCH
-from gradlet.ops.base import Call, FromFrontEnd
+from gradlet.ops.importer import Call, FromFrontEnd
 from gradlet.ops.importers.fourier import Pair, complex_result, pair_of
 
 _BOTH_PARTS = VIEWS | {"clone", "neg", "cat", "sum", "mean", "constant_pad_nd", "div", "stack"}

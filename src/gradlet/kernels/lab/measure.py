@@ -14,7 +14,8 @@ from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.cases import Case
 from gradlet.kernels.lab.native import Twins, same_bits
-from gradlet.kernels.lab.runner import Outcome, Trial, require_trials
+from gradlet.kernels.lab.program import require_trials
+from gradlet.kernels.lab.runner import Outcome, Trial
 from gradlet.runtime import TRIAL
 from gradlet.support.cache import scratch_folder
 from gradlet.targets.target import Target

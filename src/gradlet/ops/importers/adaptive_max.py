@@ -5,9 +5,9 @@ In that order a tie goes to the first element of the window as it is read, which
 
 from __future__ import annotations
 
-from gradlet.ops.base import Importer
 from gradlet.ops.concat import join
 from gradlet.ops.crop import sliced
+from gradlet.ops.importer import Importer
 from gradlet.ops.shape import reshaped
 
 

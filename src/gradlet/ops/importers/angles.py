@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.map import Function, define
 
 ANGLES = (

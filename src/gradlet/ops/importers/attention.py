@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array
-from gradlet.ops.base import Call, Importer, from_torch
 from gradlet.ops.dropout import drop
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_torch
 from gradlet.ops.importers.matmul import product
 from gradlet.ops.mask import add_constant
 from gradlet.ops.shape import swapped

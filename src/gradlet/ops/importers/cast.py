@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.compare import truth
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 
 
 def cast(imp: Importer, value: Any, wanted: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.compare import above
 from gradlet.ops.concat import cut, join
 from gradlet.ops.elementwise import affine, operand
 from gradlet.ops.extreme import largest
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.padding import pad
 from gradlet.ops.reduce import chosen_axes, onnx_axes, summed
 from gradlet.ops.shape import reshaped, transposed

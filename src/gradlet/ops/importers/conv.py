@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from gradlet.ir.graph import Attrs
-from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch, ints, pair
+from gradlet.ops.base import each, ints, pair
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.importers.volumes import conv_volume
 from gradlet.ops.lib.line import batched
-from gradlet.ops.lib.window import Sides, onnx_padding, same_padding, toml_padding
+from gradlet.ops.lib.window import conv_attrs, onnx_padding, toml_padding
 
 
-def _fold_padding(imp: Importer, x: str, sides: Sides) -> tuple[str, Sides]:
+def _fold_padding(imp: Importer, x: str, sides: Sequence[int]) -> tuple[str, Sequence[int]]:
     """Take zeros that were put around the planes before into the convolution's own padding."""
     node = imp.producer(x)
     if node is None or node.op != "pad" or len(imp.shape(x)) != 4 or node.attrs.get("value"):
@@ -26,104 +27,36 @@ def _fold_padding(imp: Importer, x: str, sides: Sides) -> tuple[str, Sides]:
     return node.inputs[0], around
 
 
-def _attrs(stride: Any, padding: tuple[int, ...], dilation: Any, groups: int) -> Attrs:
-    return {
-        "stride": pair(stride),
-        "padding": padding,
-        "dilation": pair(dilation),
-        "groups": int(groups),
-    }
+def _convolution(
+    imp: Importer,
+    operands: list[str],
+    stride: Sequence[int],
+    sides: Sequence[int],
+    dilation: Sequence[int],
+    groups: Any,
+) -> str:
+    """Over one to three dimensions, of a map with or without a batch."""
+    dims = len(stride)
+    if dims == 2:
+        operands[0], sides = _fold_padding(imp, operands[0], sides)
+    attrs = conv_attrs(stride, sides, dilation, groups)
+    if dims == 3:
+        return conv_volume(imp, operands, attrs)
+    return batched(imp, "conv2d", operands, attrs, dims + 2)
 
 
-@from_torch("aten.conv1d.default", "aten.conv1d.padding")
-def _torch_conv1d(imp: Importer, call: Call) -> str:
+@from_torch(*(f"aten.conv{dims}d.{how}" for dims in (1, 2, 3) for how in ("default", "padding")))
+def _torch_conv(imp: Importer, call: Call) -> str:
     x, weight, bias, stride, padding, dilation, groups = call.args[:7]
     operands = [imp.tensor(x), *(imp.param(v) for v in (weight, bias) if v is not None)]
-    shape, kernel = imp.shape(operands[0]), imp.shape(operands[1])[2]
-    (step,), (spread,) = stride, dilation
-    if padding == "same":
-        sides = same_padding((1, shape[-1]), (1, kernel), (1, 1), (1, spread))[1::2]
-    else:
-        sides = (0, 0) if padding == "valid" else (int(padding[0]),) * 2
-    attrs: Attrs = {
-        "stride": (step,),
-        "padding": sides,
-        "dilation": (spread,),
-        "groups": int(groups),
-    }
-    return batched(imp, "conv2d", operands, attrs, 3)
-
-
-@from_torch("aten.conv2d.default", "aten.conv2d.padding")
-def _torch_conv2d(imp: Importer, call: Call) -> str:
-    x, weight, bias, stride, padding, dilation, groups = call.args[:7]
-    operands = [imp.tensor(x), *(imp.param(v) for v in (weight, bias) if v is not None)]
-    shape, kernel = imp.shape(operands[0]), imp.shape(operands[1])[2:]
-    if padding == "same":
-        sides = same_padding(shape[-2:], kernel, (1, 1), pair(dilation))
-    else:
-        sides = pair(0 if padding == "valid" else padding) * 2
-    operands[0], sides = _fold_padding(imp, operands[0], sides)
-    return batched(imp, "conv2d", operands, _attrs(stride, sides, dilation, groups), 4)
-
-
-@from_torch("aten.conv3d.default", "aten.conv3d.padding")
-def _torch_conv3d(imp: Importer, call: Call) -> str:
-    x, weight, bias, stride, padding, dilation, groups = call.args[:7]
-    operands = [imp.tensor(x), *(imp.param(v) for v in (weight, bias) if v is not None)]
-    kernel, spread = imp.shape(operands[1])[2:], _triple(dilation)
+    kernel = imp.shape(operands[1])[2:]
+    step, spread = each(stride, len(kernel)), each(dilation, len(kernel))
     if padding == "same":
         around = [reach * (k - 1) for reach, k in zip(spread, kernel, strict=True)]
         sides = (*(n // 2 for n in around), *(n - n // 2 for n in around))
     else:
-        sides = _triple(0 if padding == "valid" else padding) * 2
-    attrs: Attrs = {
-        "stride": _triple(stride),
-        "padding": sides,
-        "dilation": spread,
-        "groups": int(groups),
-    }
-    return conv_volume(imp, operands, attrs)
-
-
-def _triple(value: Any) -> tuple[int, ...]:
-    items = [value] if isinstance(value, int) else list(value)
-    return tuple(int(n) for n in (items * 3 if len(items) == 1 else items))
-
-
-def _onnx_volume(imp: Importer, call: Call, operands: list[str]) -> str:
-    size, kernel = imp.shape(operands[0])[2:], imp.shape(operands[1])[2:]
-    stride, dilation = (tuple(call.attrs.get(k, [1] * 3)) for k in ("strides", "dilations"))
-    lines = {"strides": [1, stride[0]], "dilations": [1, dilation[0]]}
-    planes = {"strides": list(stride[1:]), "dilations": list(dilation[1:])}
-    pads = list(call.attrs.get("pads", [0] * 6))
-    lines["pads"], planes["pads"] = [0, pads[0], 0, pads[3]], [*pads[1:3], *pads[4:]]
-    deep, flat = (Call(call.target, (), {**call.attrs, **own}) for own in (lines, planes))
-    _, front, _, back = onnx_padding(imp, deep, (1, size[0]), (1, kernel[0]))
-    top, left, bottom, right = onnx_padding(imp, flat, size[1:], kernel[1:])
-    attrs: Attrs = {
-        "stride": stride,
-        "padding": (front, top, left, back, bottom, right),
-        "dilation": dilation,
-        "groups": int(call.attrs.get("group", 1)),
-    }
-    return conv_volume(imp, operands, attrs)
-
-
-def onnx_line(imp: Importer, call: Call, operands: list[str]) -> Attrs:
-    """Attributes of a convolution over one dimension, from those that it has in ONNX."""
-    stride, dilation = (call.attrs.get(k, [1]) for k in ("strides", "dilations"))
-    start, end = call.attrs.get("pads", [0, 0])
-    wide = {**call.attrs, "strides": [1, *stride], "dilations": [1, *dilation]}
-    wide["pads"] = [0, start, 0, end]
-    lines = [(1, *imp.shape(operand)[2:]) for operand in operands[:2]]
-    _, left, _, right = onnx_padding(imp, Call(call.target, call.args, wide), *lines)
-    return {
-        "stride": tuple(stride),
-        "padding": (left, right),
-        "dilation": tuple(dilation),
-        "groups": int(call.attrs.get("group", 1)),
-    }
+        sides = each(0 if padding == "valid" else padding, len(kernel)) * 2
+    return _convolution(imp, operands, step, sides, spread, groups)
 
 
 @from_onnx("Conv")
@@ -131,19 +64,13 @@ def _onnx_conv(imp: Importer, call: Call) -> str:
     operands = [imp.tensor(call.args[0]), imp.param(call.args[1])]
     if call.arg(2) is not None:
         operands.append(imp.param(call.args[2]))
-    rank = len(imp.shape(operands[0]))
-    if rank == 3:
-        return imp.add("conv2d", operands, onnx_line(imp, call, operands))
-    if rank == 5:
-        return _onnx_volume(imp, call, operands)
-    if rank != 4:
+    dims = len(imp.shape(operands[0])) - 2
+    if dims not in (1, 2, 3):
         raise imp.unsupported("convolution over other than one to three spatial dimensions")
-    kernel = imp.shape(operands[1])[2:]
-    sides = onnx_padding(imp, call, imp.shape(operands[0])[2:], kernel)
-    operands[0], sides = _fold_padding(imp, operands[0], sides)
-    stride, dilation = call.attrs.get("strides", [1, 1]), call.attrs.get("dilations", [1, 1])
-    attrs = _attrs(stride, sides, dilation, call.attrs.get("group", 1))
-    return imp.add("conv2d", operands, attrs)
+    size, kernel = (imp.shape(operand)[2:] for operand in operands[:2])
+    sides = onnx_padding(imp, call, size, kernel)
+    stride, dilation = (call.attrs.get(key, [1] * dims) for key in ("strides", "dilations"))
+    return _convolution(imp, operands, stride, sides, dilation, call.attrs.get("group", 1))
 
 
 @from_toml("conv2d")
@@ -159,5 +86,5 @@ def _toml_conv2d(imp: Importer, call: Call) -> str:
     if call.attrs.get("bias", True):
         operands.append(imp.param(("bias", (out,), fan_in)))
     sides = toml_padding(call.attrs.get("padding", 0))
-    stride, dilation = call.attrs.get("stride", 1), call.attrs.get("dilation", 1)
-    return imp.add("conv2d", operands, _attrs(stride, sides, dilation, groups))
+    stride, dilation = (pair(call.attrs.get(key, 1)) for key in ("stride", "dilation"))
+    return imp.add("conv2d", operands, conv_attrs(stride, sides, dilation, groups))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradlet.ir.graph import Shape
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.composed import norm
 from gradlet.ops.reduce import summed
 from gradlet.ops.shape import reshaped, transposed

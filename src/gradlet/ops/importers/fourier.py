@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gradlet.ir.graph import Array
-from gradlet.ops.base import Call, Importer, from_torch
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_torch
 
 
 class Pair(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Shape
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.crop import sliced
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.indexed.gather import NONE
 from gradlet.ops.shape import reshaped, transposed
 

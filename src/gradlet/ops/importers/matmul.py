@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Shape
-from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import broadcast
 
 

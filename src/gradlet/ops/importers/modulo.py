@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.elementwise import affine, operand
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 
 
 def _number(imp: Importer, value: object) -> str:

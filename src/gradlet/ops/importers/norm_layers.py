@@ -9,8 +9,8 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Attrs
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.reduce import keepdims
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)  # what PyTorch's RMS norm takes unless told

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.concat import join
 from gradlet.ops.crop import sliced
 from gradlet.ops.flip import flipped
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 
 MODES = {"replicate": "edge", "circular": "wrap"}  # PyTorch's names for ONNX's
 

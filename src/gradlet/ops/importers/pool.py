@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gradlet.ir.graph import Attrs
-from gradlet.ops.base import OPS, Call, Importer, from_onnx, from_toml, from_torch, ints, pair
+from gradlet.ops.base import OPS, each, ints, pair
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.importers.adaptive_max import adaptive_max
 from gradlet.ops.importers.padding import pad
 from gradlet.ops.lib.line import batched
@@ -147,17 +148,13 @@ def _onnx_pool(imp: Importer, call: Call) -> str:
         flat = Call(call.target, (), {**call.attrs, **lines, "pads": [0, start, 0, end]})
         return _flat(imp, x, lambda plane: _onnx_planes(imp, flat, plane))
     if rank == 5:
-        return _onnx_volumes(imp, call, x)
+        planes, deep = _of_dims(call, (1, 2)), _of_dims(call, (0,))
+        return _volume(
+            imp, x, lambda p: _onnx_planes(imp, planes, p), lambda p: _onnx_planes(imp, deep, p)
+        )
     if rank != 4:
         raise imp.unsupported("pooling over other than one, two or three spatial dimensions")
     return _onnx_planes(imp, call, x)
-
-
-def _onnx_volumes(imp: Importer, call: Call, x: str) -> str:
-    planes, deep = _of_dims(call, (1, 2)), _of_dims(call, (0,))
-    return _volume(
-        imp, x, lambda p: _onnx_planes(imp, planes, p), lambda p: _onnx_planes(imp, deep, p)
-    )
 
 
 def _volume(imp: Importer, x: str, flat: Callable[[str], str], deep: Callable[[str], str]) -> str:
@@ -192,15 +189,10 @@ def _volume_pool(
     return _volume(imp, x, lambda y: pooled(y, (1, 2), divisor), lambda y: pooled(y, (0,), once))
 
 
-def _triple(value: Sequence[int] | int) -> list[int]:
-    items = [value] if isinstance(value, int) else [int(n) for n in value]
-    return items * 3 if len(items) == 1 else items
-
-
 @from_torch("aten.max_pool3d.default", "aten.max_pool3d_with_indices.default")
 def _torch_max_pool3d(imp: Importer, call: Call) -> str | Sequence[str]:
     x, kernel, stride, padding, dilation, ceil = call.args[:6]
-    windows = [_triple(v) for v in (kernel, stride or kernel, padding, dilation)]
+    windows = [each(v, 3) for v in (kernel, stride or kernel, padding, dilation)]
     y = _volume_pool(imp, "max_pool2d", imp.tensor(x), windows, ceil=bool(ceil))
     return [y, NO_INDICES] if "with_indices" in call.target else y
 
@@ -208,7 +200,7 @@ def _torch_max_pool3d(imp: Importer, call: Call) -> str | Sequence[str]:
 @from_torch("aten.avg_pool3d.default")
 def _torch_avg_pool3d(imp: Importer, call: Call) -> str:
     x, kernel, stride, padding, ceil, count_pad, divisor = call.args[:7]
-    windows = [_triple(v) for v in (kernel, stride or kernel, padding, 1)]
+    windows = [each(v, 3) for v in (kernel, stride or kernel, padding, 1)]
     counts = {"count_pad": int(bool(count_pad) or not any(windows[2])), "divisor": divisor or 0}
     return _volume_pool(imp, "avg_pool2d", imp.tensor(x), windows, ceil=bool(ceil), **counts)
 
@@ -228,7 +220,7 @@ def adaptive_volume(imp: Importer, op: str, x: str, wanted: Sequence[int | None]
 def _torch_adaptive_pool3d(imp: Importer, call: Call) -> str | Sequence[str]:
     largest = "max" in call.target
     op = "max_pool2d" if largest else "avg_pool2d"
-    y = adaptive_volume(imp, op, imp.tensor(call.args[0]), _triple(call.args[1]))
+    y = adaptive_volume(imp, op, imp.tensor(call.args[0]), each(call.args[1], 3))
     return [y, NO_INDICES] if largest else y
 
 

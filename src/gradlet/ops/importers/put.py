@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Shape
-from gradlet.ops.base import Call, Importer, from_torch
 from gradlet.ops.crop import sliced
+from gradlet.ops.importer import Call, Importer, from_torch
 from gradlet.ops.importers.lookup import chosen
 from gradlet.ops.importers.scatter import put_points
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.concat import cut, join
 from gradlet.ops.crop import sliced
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.shape import reshaped, transposed
 
 

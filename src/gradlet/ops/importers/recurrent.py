@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape
-from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.concat import cut, join
 from gradlet.ops.dropout import drop
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 
 _LAYERS = ("aten.rnn_tanh.input", "aten.rnn_relu.input", "aten.gru.input", "aten.lstm.input")
 _CELLS = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradlet.ir.graph import Array
-from gradlet.ops.base import Importer
+from gradlet.ops.importer import Importer
 from gradlet.ops.shape import reshaped, transposed
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Shape
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.concat import cut, join
 from gradlet.ops.crop import sliced
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.lookup import fitted, flat_places, index_shape, lines_index, onnx_points
 from gradlet.ops.integers import NOWHERE
 from gradlet.ops.shape import reshaped, transposed

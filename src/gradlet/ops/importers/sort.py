@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
 from gradlet.ops.crop import sliced
 from gradlet.ops.elementwise import affine
 from gradlet.ops.extreme import largest
 from gradlet.ops.flip import flipped
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.scatter import one_hot
 from gradlet.ops.shape import reshaped
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array
-from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.map import Function, define
 
 STEPS = {

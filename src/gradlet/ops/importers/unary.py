@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Attrs
-from gradlet.ops.base import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.elementwise import affine
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.map import FUNCTIONS
 
 SELU = (1.6732632423543772, 1.0507009873554805)  # alpha and scale, as both front ends have them

@@ -6,9 +6,10 @@ from itertools import product
 
 import numpy as np
 
-from gradlet.ops.base import Call, Importer, from_torch, pair
+from gradlet.ops.base import pair
 from gradlet.ops.concat import join
 from gradlet.ops.crop import sliced
+from gradlet.ops.importer import Call, Importer, from_torch
 from gradlet.ops.importers.padding import pad
 from gradlet.ops.shape import reshaped
 

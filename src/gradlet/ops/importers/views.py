@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from gradlet.ops.base import Call, Importer, from_onnx, from_torch
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.shape import swapped
 
 

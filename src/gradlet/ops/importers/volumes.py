@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradlet.ir.graph import Attrs
-from gradlet.ops.base import Importer, ints
+from gradlet.ops.base import ints
 from gradlet.ops.concat import join
 from gradlet.ops.crop import sliced
+from gradlet.ops.importer import Importer
 from gradlet.ops.importers.padding import pad
 from gradlet.ops.shape import reshaped, transposed
 

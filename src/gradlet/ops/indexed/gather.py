@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    from_toml,
-    integer,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_toml
 
 NONE = -1  # no row is left out
 
@@ -56,9 +44,7 @@ class Gather(Op):
         rows = w[np.where(inside, index, 0)]
         return (np.where(inside.reshape(*index.shape, *[1] * (w.ndim - 1)), rows, 0.0),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {"rows": site.ins[0].shape[0], "skip": site.attrs["skip"]}
         return {"w": emit.add("gather_grad", [grads[0], site.node.inputs[1]], attrs)}
 

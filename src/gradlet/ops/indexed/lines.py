@@ -7,11 +7,14 @@ are 1. Where the index leads out of the line, nothing is put, and 0 is taken (se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 TORCH = """
 def _put(y, index, x, axis, add):
@@ -50,25 +53,15 @@ class _Lines(Op):
         """Every dimension but that of the lines; a shared index is needed whole."""
         axis, index = integer(site.attrs, "axis"), site.ins[1].shape
         return tuple(
-            Axis(
-                f"dim{dim}",
-                extent,
-                (
-                    *(Span(name, dim) for name in operands),
-                    *((Span("index", dim),) if index[dim] == extent else ()),
-                ),
-            )
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim != axis
+            replace(a, spans=(*a.spans, Span("index", d))) if index[d] == a.size else a
+            for a in same_index_axes(site.outs[0].shape, operands, (axis,))
+            for d in (a.spans[0].dim,)
         )
 
     def _lower(self, site: Site, mode: str, large: Shape, small: Shape) -> Lowering:
         axis, index = integer(site.attrs, "axis"), site.ins[1]
         sizes = {
-            "outer": int(np.prod(large[:axis], dtype=int)),
-            "length": large[axis],
-            "count": small[axis],
-            "inner": int(np.prod(large[axis + 1 :], dtype=int)),
+            **split_at(large, axis, length=large[axis], count=small[axis]),
             "shared": int(index.shape != small),
         }
         return Lowering("lines", mode, sizes)
@@ -92,9 +85,7 @@ class Take(_Lines):
         taken = np.take_along_axis(x, np.where(inside, index, 0), axis)
         return (np.where(inside, taken, 0.0),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         axis = integer(site.attrs, "axis")
         attrs = {"axis": axis, "length": site.ins[0].shape[axis]}
         return {"x": emit.add("put_sum", [grads[0], site.node.inputs[1]], attrs)}
@@ -132,9 +123,7 @@ class PutSum(_Lines):
         _put(y, ins[1], x, axis, add=True)
         return (y,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         attrs = {"axis": site.attrs["axis"]}
         return {"x": emit.add("take", [grads[0], site.node.inputs[1]], attrs)}
 
@@ -178,9 +167,7 @@ class Put(_Lines):
         _put(y, ins[1], ins[2], integer(attrs, "axis"), add=False)
         return (y,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         operands, attrs = [grads[0], site.node.inputs[1]], {"axis": site.attrs["axis"]}
         result = {}
         if "x" in wanted:

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import (
-    Axis,
-    Call,
-    Emitter,
-    Importer,
-    Lowering,
-    Op,
-    ShapeError,
-    Span,
-    Work,
-    from_onnx,
-    from_torch,
-    integer,
-    register,
-)
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
+from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 
 @register
@@ -30,11 +17,12 @@ class CumSum(Op):
     counts = True
     inputs = ("x",)
     linear = True
+    additions = 1
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if integer(attrs, "axis") not in range(len(ins[0])):
             raise ShapeError(f"there is no dimension {attrs['axis']}")
-        return (ins[0],)
+        return super().shape(attrs, *ins)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         axis = integer(attrs, "axis")
@@ -43,31 +31,20 @@ class CumSum(Op):
         y = y - x if attrs["exclusive"] else y
         return (np.flip(y, axis) if attrs["reverse"] else y,)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         back = {**site.attrs, "reverse": not site.attrs["reverse"]}
         return {"x": emit.add("cumsum", [grads[0]], back)}
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def roundings(self, site: Site, out: Tensor) -> float:
         return float(out.shape[integer(site.attrs, "axis")])
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return tuple(
-            Axis(f"dim{dim}", extent, (Span("x", dim), Span("y", dim)))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim != integer(site.attrs, "axis")
-        )
+        return same_index_axes(site.outs[0].shape, ("x", "y"), (integer(site.attrs, "axis"),))
 
     def lower(self, site: Site) -> Lowering:
         axis, shape = integer(site.attrs, "axis"), site.outs[0].shape
         sizes = {
-            "outer": int(np.prod(shape[:axis], dtype=int)),
-            "length": shape[axis],
-            "inner": int(np.prod(shape[axis + 1 :], dtype=int)),
+            **split_at(shape, axis, length=shape[axis]),
             "reverse": int(bool(site.attrs["reverse"])),
             "exclusive": int(bool(site.attrs["exclusive"])),
         }

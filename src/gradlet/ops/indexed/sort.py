@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Work, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.lib.pointwise import same_index_axes, split_at
 
 
 @register
@@ -38,9 +38,7 @@ class Sort(Op):
         order = np.lexsort(keys, axis)[tuple(first)]
         return (np.take_along_axis(x, order, axis), order.astype(np.int32))
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         axis = integer(site.attrs, "axis")
         attrs = {"axis": axis, "length": site.ins[0].shape[axis]}
         return {"x": emit.add("put_sum", [grads[0], site.node.outputs[1]], attrs)}
@@ -49,19 +47,13 @@ class Sort(Op):
         return Work(0, site.moved_bytes, site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return tuple(
-            Axis(f"dim{dim}", extent, tuple(Span(name, dim) for name in ("x", "y", "order")))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim != integer(site.attrs, "axis")
-        )
+        but = (integer(site.attrs, "axis"),)
+        return same_index_axes(site.outs[0].shape, ("x", "y", "order"), but)
 
     def lower(self, site: Site) -> Lowering:
         axis, shape = integer(site.attrs, "axis"), site.ins[0].shape
         sizes = {
-            "outer": int(np.prod(shape[:axis], dtype=int)),
-            "length": shape[axis],
-            "count": integer(site.attrs, "count"),
-            "inner": int(np.prod(shape[axis + 1 :], dtype=int)),
+            **split_at(shape, axis, length=shape[axis], count=integer(site.attrs, "count")),
             "largest": int(bool(site.attrs["largest"])),
         }
         return Lowering("sort", "lines", sizes)

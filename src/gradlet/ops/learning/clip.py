@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, Work, integer, register
-from gradlet.ops.lib.pointwise import row_major, same_index_axes
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Size, Span, Work, integer, register
+from gradlet.ops.lib.pointwise import Pointwise, row_major
 from gradlet.ops.lib.tiling import Region
 
 PARTS = 16
@@ -20,24 +21,18 @@ order of the sum, and neighbours of the elements, wherever they begin, know thei
 
 
 @register
-class ClipValue(Op):
+class ClipValue(Pointwise):
     name = "clip_value"
     inputs = ("g", "clip")
     exact = True
     overwrites = ("g",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    whole = ("clip",)
+    kernel = ("clip", "value")
+    sizes: ClassVar[Mapping[str, Size]] = {"begin": 0}
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         g, clip = ins
         return (np.clip(g, -clip, clip).reshape(g.shape),)
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("g", "y"))
-
-    def lower(self, site: Site) -> Lowering:
-        return Lowering("clip", "value", {"count": site.outs[0].elements, "begin": 0})
 
 
 @register
@@ -110,19 +105,13 @@ class ClipFactor(Op):
 
 
 @register
-class ClipScale(Op):
+class ClipScale(Pointwise):
     name = "clip_scale"
     inputs = ("g", "factor")
     overwrites = ("g",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    whole = ("factor",)
+    kernel = ("clip", "scale")
+    sizes: ClassVar[Mapping[str, Size]] = {"begin": 0}
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return ((ins[0] * ins[1]).reshape(ins[0].shape),)
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("g", "y"))
-
-    def lower(self, site: Site) -> Lowering:
-        return Lowering("clip", "scale", {"count": site.outs[0].elements, "begin": 0})

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, number, register
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Span, Work, number, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.learning.regression import POINTWISE
 
 LABELLED = ("cross_entropy", "nll")
@@ -107,9 +108,7 @@ class _Loss(_Labelled):
             raise ShapeError(f"one weight for each of the {logits[1]} classes is needed")
         return ((),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         logits, labels, *weights = site.node.inputs
         inputs = [logits, labels, grads[0], *weights]
         return {"logits": emit.add(f"{self.name}_grad", inputs, site.attrs)}
@@ -129,9 +128,6 @@ class _LossGrad(_Labelled):
     outputs = ("dlogits",)
     overwrites = ("logits",)
 
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
-
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return self.label_axes(site, Span("dlogits", 0))
 
@@ -146,9 +142,7 @@ class CrossEntropy(_Loss):
         aim = (1 - smoothing) * own * one_hot + smoothing / ins[0].shape[1] * weights
         return (np.asarray(-(aim * _log_softmax(ins[0])).sum() / divisor),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """A sure label's loss is the logarithm of a sum near 1, which is rounded at 1."""
         _, own, _, divisor = _terms(attrs, ins)
         return (np.abs(results[0]) + own.sum() / divisor,)
@@ -179,9 +173,7 @@ class CrossEntropyGrad(_LossGrad):
         aim, spread = self._parts(attrs, ins)
         return (spread - aim,)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         aim, spread = self._parts(attrs, ins)
         return (np.abs(spread) + np.abs(aim),)
 
@@ -197,9 +189,7 @@ class NegativeLogLikelihood(_Loss):
         _, own, one_hot, divisor = _terms(attrs, ins)
         return (np.asarray(-(own * one_hot * ins[0]).sum() / divisor),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         return self.reference(attrs, -np.abs(ins[0]), *ins[1:])
 
     def torch(self, attrs: Attrs, *ins: str) -> str:

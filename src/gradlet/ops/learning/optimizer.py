@@ -7,18 +7,18 @@ operands, replaced as the weight is. Each update says how torch.optim spells it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Graph, Shape, Site
 from gradlet.ir.recipe import Recipe
-from gradlet.ops.base import OPS, Axis, Lowering, Op, ShapeError, Work, register
-from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.base import OPS, Arrays, Axis, Lowering, Op, ShapeError, register
+from gradlet.ops.lib.pointwise import Pointwise
 
 
-class Update(Op):
+class Update(Pointwise):
     """One weight's step. Operands are w, g, hyper, what is remembered, then what is shared. The
     settings in `hyper` are fields of a recipe, whose `optimizer` is the name of the op."""
 
@@ -26,21 +26,13 @@ class Update(Op):
     remembers: ClassVar[Mapping[str, str]] = {}  # slot: its name in the state of torch.optim
     torch_optimizer: ClassVar[str]
     family: ClassVar[str] = "sgd"
-    additions: ClassVar[int] = 2
+    additions = 2
+    whole = ("hyper", "c")
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        count = len(self.outputs)
-        if any(shape != ins[0] for shape in (ins[1], *ins[3 : 2 + count])):
-            raise ShapeError("weight, gradient and state differ in shape")
         if ins[2] != (len(self.hyper),):
             raise ShapeError(f"hyper-parameters are {self.hyper}")
-        return (ins[0],) * count
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, self.additions * site.outs[0].elements)
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("w", "g", *self.remembers, *self.outputs))
+        return super().shape(attrs, *ins)
 
     def lower(self, site: Site) -> Lowering:
         return Lowering(self.family, self.name, {"count": site.outs[0].elements})
@@ -59,9 +51,7 @@ class Sgd(Update):
         w, g, (lr, weight_decay) = ins
         return (_sum(weight_decay * w, g, -lr, w),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         w, g, (lr, weight_decay) = ins
         result, g = np.abs(w), np.abs(g)  # two arrays, no third: see _sum
         result *= 1 + np.abs(lr * weight_decay)
@@ -100,9 +90,7 @@ class Momentum(Update):
         direction = slope + momentum * m_next if nesterov else m_next
         return w - lr * direction, m_next
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         w, g, (lr, weight_decay, momentum, nesterov), m = (np.abs(value) for value in ins)
         slope = g + weight_decay * w
         m_next = momentum * m + slope
@@ -131,9 +119,7 @@ class _Adam(Update):
         root = np.sqrt(np.abs(v_next) / c[1])  # a disturbed run may bring v below 0
         return w - lr / c[0] * m_next / (root + eps), m_next, v_next
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """The step is as uncertain as the terms of m are large, even if they cancel out."""
         w, g, (lr, weight_decay, beta1, _, eps), m, _, c = (np.abs(value) for value in ins)
         slope = g if self.decoupled else g + weight_decay * w
@@ -169,6 +155,7 @@ class AdamCorrection(Op):
     inputs = ("c", "hyper")
     outputs = ("c_next",)
     overwrites = ("c",)
+    additions = 2
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if ins != ((2,), (len(_Adam.hyper),)):
@@ -180,9 +167,6 @@ class AdamCorrection(Op):
         betas = hyper[2:4]
         return (1 - betas + betas * c,)
 
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, 4)
-
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return ()
 
@@ -191,23 +175,15 @@ class AdamCorrection(Op):
 
 
 @register
-class Reset(Op):
+class Reset(Pointwise):
     name = "reset"
     inputs = ("x",)
     exact = True
     overwrites = ("x",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    kernel = ("unary", "reset")
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (np.zeros_like(ins[0]),)
-
-    def axes(self, site: Site) -> tuple[Axis, ...]:
-        return same_index_axes(site.outs[0].shape, ("x", "y"))
-
-    def lower(self, site: Site) -> Lowering:
-        return Lowering("unary", "reset", {"count": site.outs[0].elements})
 
 
 def optimizers() -> tuple[str, ...]:

@@ -3,19 +3,13 @@ and are put into their place at the start of every step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, integer, register
-
-
-def rows_slice(shape: Shape, dim: int, begin: int, end: int) -> Attrs:
-    """Attributes of the slice that takes [begin, end) of one dimension."""
-    size = tuple(end - begin if d == dim else extent for d, extent in enumerate(shape))
-    start = tuple(begin if d == dim else 0 for d in range(len(shape)))
-    return {"start": start, "step": (1,) * len(shape), "size": size}
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.lib.pointwise import same_index_axes
+from gradlet.ops.lib.tiling import slice_attrs
 
 
 @register
@@ -41,21 +35,15 @@ class SetRows(Op):
         begin = integer(attrs, "begin")
         return (np.concatenate([w[:begin], rows, w[begin + len(rows) :]]),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         """Of the rows alone: the rest is frozen."""
         begin = integer(site.attrs, "begin")
         end = begin + site.ins[1].shape[0]
-        attrs = rows_slice(site.outs[0].shape, 0, begin, end)
+        attrs = slice_attrs(site.outs[0].shape, 0, begin, end)
         return {"rows": emit.add("slice", [grads[0]], attrs)} if "rows" in wanted else {}
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        return tuple(
-            Axis(f"dim{dim}", extent, (Span("w", dim), Span("rows", dim), Span("y", dim)))
-            for dim, extent in enumerate(site.outs[0].shape)
-            if dim > 0
-        )
+        return same_index_axes(site.outs[0].shape, ("w", "rows", "y"), (0,))
 
     def lower(self, site: Site) -> Lowering:
         w, rows = site.ins

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Span, Work, integer, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import same_index_axes
 from gradlet.ops.lib.tiling import Region
 
@@ -157,18 +158,14 @@ class _Forward(_Pointwise):
         total = self.row.value(ins[0], ins[1], _number(attrs, ins[2:])).sum()
         return (np.asarray(total / _divisor(attrs, ins[0].size)),)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """Every term errs by its slope times what the difference loses, and by its own rounding."""
         x, target, delta = ins[0], ins[1], _number(attrs, ins[2:])
         terms = np.abs(self.row.slope(x, target, delta)) * self.row.size(x, target, delta)
         total = (np.abs(self.row.value(x, target, delta)) + terms / terms.size).sum()
         return (np.asarray(total / _divisor(attrs, ins[0].size)),)
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         x, target, *weights = site.node.inputs
         operands = [x, target, grads[0], *weights]
         return {"x": emit.add(f"{self.name}_grad", operands, site.attrs)}
@@ -192,16 +189,11 @@ class _Gradient(_Pointwise):
     inputs = ("x", "target", "dloss")
     outputs = ("dx",)
     overwrites = ("x",)
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
+    additions = 4
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         slope = self.row.slope(ins[0], ins[1], _number(attrs, ins[3:]))
         return (slope * (ins[2] / _divisor(attrs, ins[0].size)),)
-
-    def work(self, site: Site) -> Work:
-        return Work(0, site.moved_bytes, 4 * site.ins[0].elements)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return self.element_axes(site, ("x", "target", "dx"))
@@ -210,9 +202,7 @@ class _Gradient(_Pointwise):
 class _SigmoidGradient(_Gradient):
     """The sigmoid is rounded before the target is taken from it."""
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         weights = 1 + (_number(attrs, ins[3:]) - 1) * ins[1]
         size = 1 + np.abs(ins[1]) + np.abs(weights * _sigmoid(-ins[0]))
         return (size * np.abs(ins[2] / _divisor(attrs, ins[0].size)),)

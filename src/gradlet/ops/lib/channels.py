@@ -7,12 +7,13 @@ takes and gives its maps, and weights of the form [O, C, KH, KW], with dimension
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import Axis, Lowering, Op
+from gradlet.ops.lib.pointwise import same_index_axes
 from gradlet.ops.lib.tiling import Region
 
 LAYOUTS = ("chw", "hwc")
@@ -38,6 +39,12 @@ def all_but_channels(attrs: Attrs, shape: Shape) -> tuple[int, ...]:
     return tuple(dim for dim in range(len(shape)) if dim != kept)
 
 
+def plane_axes(shape: Shape, operands: Sequence[str]) -> tuple[Axis, ...]:
+    """Along batch and channels, which all operands have in common."""
+    axes = zip(("batch", "channels"), same_index_axes(shape[:2], operands), strict=True)
+    return tuple(replace(axis, name=name) for name, axis in axes)
+
+
 def _first(shape: tuple[Each, ...]) -> tuple[Each, ...]:
     return (shape[0], shape[-1], *shape[1:-1]) if len(shape) > 1 else shape
 
@@ -52,8 +59,8 @@ class MapOp(Op):
     maps: ClassVar[tuple[str, ...]]
     layouts: ClassVar[tuple[str, ...]] = ("chw", "hwc")
 
-    @abstractmethod
-    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]: ...
+    def chw_shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return super().shape(attrs, *ins)
 
     @abstractmethod
     def chw_reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]: ...

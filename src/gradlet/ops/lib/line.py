@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradlet.ir.graph import Array, Attrs, Shape
-from gradlet.ops.base import Axis, Importer, ints
+from gradlet.ops.base import Axis, ints
+from gradlet.ops.importer import Importer
 from gradlet.ops.lib.tiling import Region
 
 

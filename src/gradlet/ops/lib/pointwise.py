@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.ir.graph import Shape
-from gradlet.ops.base import Axis, ShapeError, Span
+from gradlet.ir.graph import Attrs, Shape, Site
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Size, Span
 
 MAX_RANK = 6  # of the strided kernels, after merging
 
@@ -17,12 +18,73 @@ class TooManyDimensions(GradletError):
     """More than a kernel has loops for."""
 
 
-def same_index_axes(shape: Shape, operands: Sequence[str]) -> tuple[Axis, ...]:
-    """One free axis per dimension; every operand has the shape of the result."""
+def same_index_axes(
+    shape: Shape, operands: Sequence[str], but: Collection[int] = ()
+) -> tuple[Axis, ...]:
+    """One free axis per dimension, but for some of them; along it, every operand has the shape of
+    the result."""
     return tuple(
         Axis(f"dim{dim}", extent, tuple(Span(operand, dim) for operand in operands))
         for dim, extent in enumerate(shape)
+        if dim not in but
     )
+
+
+class Pointwise(Op):
+    """An element of the result depends on those at its place alone, and on operands that are
+    needed whole. The kernel takes their number and nothing else that a tile could change."""
+
+    kernel: ClassVar[tuple[str, str]]  # family and mode
+    sizes: ClassVar[Mapping[str, Size]] = {}  # that the kernel takes besides
+    whole: ClassVar[tuple[str, ...]] = ()
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        alike = [s for n, s in zip(self.inputs, ins, strict=False) if n not in self.whole]
+        if any(shape != ins[0] for shape in alike):
+            raise ShapeError("the operands differ in shape")
+        return super().shape(attrs, *ins)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        slots = [name for name, _ in self.slots(site) if name not in self.whole]
+        return same_index_axes(site.outs[0].shape, slots)
+
+    def lower(self, site: Site) -> Lowering:
+        return Lowering(*self.kernel, {"count": site.outs[0].elements, **self.sizes})
+
+
+class Broadcast(Op):
+    """Operands that are repeated to one common shape."""
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        return (broadcast(*ins),)
+
+    def axes(self, site: Site) -> tuple[Axis, ...]:
+        """An operand that repeats is needed whole."""
+        shapes = {slot: tensor.shape for slot, tensor in self.slots(site)[: len(site.ins)]}
+        return broadcast_axes(site.outs[0].shape, shapes)
+
+    def walked(self, site: Site) -> dict[str, Size]:
+        """Extents, and the step of each operand; one that is left out stays at its place."""
+        result, names = site.outs[0].shape, [slot.rstrip("?") for slot in self.inputs]
+        strides = [broadcast_strides(tensor.shape, result) for tensor in site.ins]
+        strides += [(0,) * len(result)] * (len(names) - len(strides))
+        extents, merged = merge(result, strides)
+        steps = {f"{n}_step": padded(step, 0) for n, step in zip(names, merged, strict=True)}
+        return {"extent": padded(extents, 1), **steps}
+
+
+def strided_copy(extents: Shape, strides: tuple[int, ...], start: int = 0) -> Lowering:
+    """The kernel that copies elements from `start` on, in steps, to where they lie side by side."""
+    merged, (step,) = merge(extents, [strides])
+    sizes: dict[str, Size] = {"extent": padded(merged, 1), "x_step": padded(step, 0)}
+    return Lowering("permute", "copy", {**sizes, "x_start": start})
+
+
+def split_at(shape: Shape, axis: int, **along: int) -> dict[str, int]:
+    """Sizes of lines along a dimension: how many groups of them there are, and how many lines lie
+    side by side in a group."""
+    outer, inner = (int(np.prod(part, dtype=int)) for part in (shape[:axis], shape[axis + 1 :]))
+    return {"outer": outer, **along, "inner": inner}
 
 
 def broadcast(*shapes: Shape) -> Shape:

@@ -44,6 +44,13 @@ def tile_shape(region: Region) -> Shape:
     return tuple(high - low for low, high in region)
 
 
+def slice_attrs(shape: Shape, dim: int, begin: int, end: int) -> Attrs:
+    """Attributes of the slice that takes [begin, end) of one dimension."""
+    size = tuple(end - begin if d == dim else extent for d, extent in enumerate(shape))
+    start = tuple(begin if d == dim else 0 for d in range(len(shape)))
+    return {"start": start, "step": (1,) * len(shape), "size": size}
+
+
 def shrunk(site: Site, op: Op, parts: Mapping[str, Region], attrs: Attrs) -> Site:
     """The node with these attributes over these parts of its operands."""
 

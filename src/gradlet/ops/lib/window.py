@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs
-from gradlet.ops.base import Axis, Call, Importer, ShapeError, Span, ints, pair
+from gradlet.ops.base import Axis, ShapeError, Span, ints, pair
+from gradlet.ops.importer import Call, Importer
 from gradlet.ops.lib.tiling import Region
 
 Sides = tuple[int, int, int, int]
@@ -130,26 +131,38 @@ def same_padding(
     dilation: Sequence[int],
     *,
     extra_first: bool = False,
-) -> Sides:
+) -> tuple[int, ...]:
     """Padding that keeps ceil(size / stride) outputs; an odd one goes last unless told."""
     begin, end = [], []
     for n, k, s, d in zip(size, kernel, stride, dilation, strict=True):
         total = max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
         begin.append(total - total // 2 if extra_first else total // 2)
         end.append(total - begin[-1])
-    return (begin[0], begin[1], end[0], end[1])
+    return (*begin, *end)
 
 
-def onnx_padding(imp: Importer, call: Call, size: Sequence[int], kernel: Sequence[int]) -> Sides:
-    mode = call.attrs.get("auto_pad", "NOTSET")
+def onnx_padding(
+    imp: Importer, call: Call, size: Sequence[int], kernel: Sequence[int]
+) -> tuple[int, ...]:
+    """At the beginning of each dimension, then at the end of each."""
+    mode, ones = call.attrs.get("auto_pad", "NOTSET"), [1] * len(kernel)
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        stride = call.attrs.get("strides", [1, 1])
-        dilation = call.attrs.get("dilations", [1, 1])
+        stride, dilation = (call.attrs.get(key, ones) for key in ("strides", "dilations"))
         return same_padding(size, kernel, stride, dilation, extra_first=mode == "SAME_LOWER")
     if mode not in ("NOTSET", "VALID"):
         raise imp.unsupported(f"auto_pad={mode}")
-    top, left, bottom, right = call.attrs.get("pads", [0, 0, 0, 0])
-    return (top, left, bottom, right)
+    return tuple(call.attrs.get("pads", [0] * 2 * len(kernel)))
+
+
+def conv_attrs(
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: Any
+) -> Attrs:
+    return {
+        "stride": tuple(stride),
+        "padding": tuple(padding),
+        "dilation": tuple(dilation),
+        "groups": int(groups),
+    }
 
 
 def toml_padding(value: Any) -> Sides:

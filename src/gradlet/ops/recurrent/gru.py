@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Emitter, register
+from gradlet.ops.base import register
+from gradlet.ops.emitter import Emitter
 from gradlet.ops.recurrent.layer import SCAN, Scan, ScanGrad, as_stored, in_order, sigmoid
 
 
@@ -27,6 +29,21 @@ class _Gru(Scan):
 
     def gradient_inputs(self, site: Site, grads: Sequence[str]) -> list[str]:
         return [*site.node.outputs, site.node.inputs[1], site.node.inputs[3]]
+
+    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
+        gx, w, b, h = in_order(attrs, ins[0]), *ins[1:]
+        y, kept, q = (np.empty((*gx.shape[:2], k * w.shape[1])) for k in self.keeps)
+        for t, x in enumerate(gx):
+            rz, n, q[t] = self.gate(x, w, b, h)
+            z = rz[:, w.shape[1] :]
+            h = y[t] = (1 - z) * n + z * h
+            kept[t] = np.concatenate([rz, n], axis=1)
+        return tuple(as_stored(attrs, value) for value in (y, kept, q))
+
+    @staticmethod
+    @abstractmethod
+    def gate(x: Array, w: Array, b: Array, h: Array) -> tuple[Array, Array, Array]:
+        """Of one time: the gates reset and update, the new gate, and what else is kept."""
 
 
 @register
@@ -49,18 +66,11 @@ def _gru(gx, w, b, h, batch_first, reverse):
     return tuple(torch.stack(values, 1 if batch_first else 0) for values in zip(*kept))
 """
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        gx, w, b, h = in_order(attrs, ins[0]), *ins[1:]
-        size = w.shape[1]
-        y, kept, q = (np.empty((*gx.shape[:2], k * size)) for k in self.keeps)
-        for t, x in enumerate(gx):
-            a = h @ w.T + b
-            rz = sigmoid(x[:, : 2 * size] + a[:, : 2 * size])
-            r, z, q[t] = rz[:, :size], rz[:, size:], a[:, 2 * size :]
-            n = np.tanh(x[:, 2 * size :] + r * q[t])
-            h = y[t] = (1 - z) * n + z * h
-            kept[t] = np.concatenate([rz, n], axis=1)
-        return tuple(as_stored(attrs, value) for value in (y, kept, q))
+    @staticmethod
+    def gate(x: Array, w: Array, b: Array, h: Array) -> tuple[Array, Array, Array]:
+        size, a = w.shape[1], h @ w.T + b
+        rz, q = sigmoid(x[:, : 2 * size] + a[:, : 2 * size]), a[:, 2 * size :]
+        return rz, np.tanh(x[:, 2 * size :] + rz[:, :size] * q), q
 
 
 @register
@@ -84,18 +94,12 @@ def _gru_reset(gx, w, b, h, batch_first, reverse):
     return tuple(torch.stack(values, 1 if batch_first else 0) for values in zip(*kept))
 """
 
-    def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        gx, w, b, h = in_order(attrs, ins[0]), *ins[1:]
+    @staticmethod
+    def gate(x: Array, w: Array, b: Array, h: Array) -> tuple[Array, Array, Array]:
         size = w.shape[1]
-        y, kept, q = (np.empty((*gx.shape[:2], k * size)) for k in self.keeps)
-        for t, x in enumerate(gx):
-            rz = sigmoid(x[:, : 2 * size] + h @ w[: 2 * size].T + b[: 2 * size])
-            r, z = rz[:, :size], rz[:, size:]
-            q[t] = r * h
-            n = np.tanh(x[:, 2 * size :] + q[t] @ w[2 * size :].T + b[2 * size :])
-            h = y[t] = (1 - z) * n + z * h
-            kept[t] = np.concatenate([rz, n], axis=1)
-        return tuple(as_stored(attrs, value) for value in (y, kept, q))
+        rz = sigmoid(x[:, : 2 * size] + h @ w[: 2 * size].T + b[: 2 * size])
+        q = rz[:, :size] * h
+        return rz, np.tanh(x[:, 2 * size :] + q @ w[2 * size :].T + b[2 * size :]), q
 
     def weight_grad(self, emit: Emitter, site: Site, dg: str) -> str:
         y, _, q = site.node.outputs

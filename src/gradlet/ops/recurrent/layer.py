@@ -15,7 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site
-from gradlet.ops.base import Axis, Emitter, Lowering, Op, ShapeError, Size, Span, Work, register
+from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Size, Span, Work, register
+from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.matmul import as_rows
 
 SCAN = ("batch_first", "reverse")
@@ -58,9 +59,7 @@ class _Recurrent(Op):
         times, batch, hidden = self.extents(site)
         return Work(times * batch * self.gates * hidden * hidden, site.moved_bytes)
 
-    def magnitude(
-        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """Rounding acts like relative disturbances of the operands, carried on through time; a
         disturbed run shows how much of them arrives. All units of a time share the largest."""
         size, generator = 1e-6, np.random.default_rng(0)
@@ -123,9 +122,7 @@ class Scan(_Recurrent):
     def gradient_inputs(self, site: Site, grads: Sequence[str]) -> list[str]:
         """What the gradient reads beside dy."""
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         scan = {name: site.attrs[name] for name in site.attrs}
         initial = any(state in wanted for state in self.states)
         dy = grads[0] or emit.add(
@@ -188,9 +185,6 @@ class Delay(Op):
     inputs = ("x", "first")
     overwrites = ("x",)
     exact = True
-
-    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        return (ins[0],)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         x = in_order(attrs, ins[0])

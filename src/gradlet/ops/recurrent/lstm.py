@@ -12,7 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Site
-from gradlet.ops.base import Emitter, register
+from gradlet.ops.base import register
+from gradlet.ops.emitter import Emitter, Gradients, Names
+from gradlet.ops.lib.tiling import slice_attrs
 from gradlet.ops.recurrent.layer import Scan, ScanGrad, as_stored, in_order, sigmoid, states_before
 
 
@@ -63,9 +65,7 @@ def _lstm(gx, w, h, c, p, batch_first, reverse):
         w, c0, *peepholes = (site.node.inputs[index] for index in (1, 3, 4)[: len(site.ins) - 2])
         return [c, kept, w, c0, *filter(None, [grads[1]]), *peepholes]
 
-    def vjp(
-        self, emit: Emitter, site: Site, grads: Sequence[str], wanted: Sequence[str]
-    ) -> dict[str, str]:
+    def vjp(self, emit: Emitter, site: Site, grads: Names, wanted: Names) -> Gradients:
         if len(site.ins) == 5 and not grads[1]:  # peepholes come after the gradient of the cells
             unused = emit.add("affine", [site.node.outputs[1]], {"slope": 0.0, "offset": 0.0})
             grads = [grads[0], unused, grads[2]]
@@ -81,16 +81,10 @@ def _lstm(gx, w, h, c, p, batch_first, reverse):
         before = states_before(emit, site, c, c0)
         sums = []
         for gate, seen in ((0, before), (1, before), (3, c)):
-            terms = emit.add("mul", [_part(emit, dgx, 2, gate * size, size), seen])
+            part = slice_attrs(emit.shape(dgx), 2, gate * size, (gate + 1) * size)
+            terms = emit.add("mul", [emit.add("slice", [dgx], part), seen])
             sums.append(emit.add("sum", [terms], {"axes": (0, 1)}))
         return emit.add("concat", sums, {"axis": 0})
-
-
-def _part(emit: Emitter, x: str, axis: int, begin: int, count: int) -> str:
-    shape = emit.shape(x)
-    start = tuple(begin if dim == axis else 0 for dim in range(len(shape)))
-    size = tuple(count if dim == axis else n for dim, n in enumerate(shape))
-    return emit.add("slice", [x], {"start": start, "step": (1,) * len(shape), "size": size})
 
 
 def _peepholes(given: Sequence[Array], size: int) -> Sequence[Array]:

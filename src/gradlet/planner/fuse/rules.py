@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from gradlet.planner.fuse import (
-    bias_gradient,
-    epilogue,
-    linear_backward,
-    loss_gradient,
-    update,
-)
+from gradlet.planner.fuse import bias_gradient, epilogue, linear_backward, loss_gradient, update
 from gradlet.planner.fuse.rule import FusionGroup, Lowerer
 from gradlet.planner.model import Call
 

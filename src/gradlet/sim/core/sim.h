@@ -289,7 +289,6 @@ int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size);
 int32_t sim_write(Sim *sim, uint32_t address, const uint8_t *in, uint32_t size);
 int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner);
 int32_t sim_watch_dma(Sim *sim, uint32_t address, uint32_t size, int32_t permissions);
-void sim_watch_off(Sim *sim);
 void sim_watch_new_phase(Sim *sim);
 int32_t sim_break(Sim *sim, uint32_t address, int32_t on);
 uint32_t sim_take_breaks(Sim *sim);

@@ -232,11 +232,6 @@ int32_t sim_watch_dma(Sim *sim, uint32_t address, uint32_t size, int32_t permiss
     return 0;
 }
 
-void sim_watch_off(Sim *sim)
-{
-    sim->watch = NULL;
-}
-
 /* From now on other cores may store where one has stored: there was a barrier between. */
 void sim_watch_new_phase(Sim *sim)
 {

@@ -141,6 +141,19 @@ class Strip(ABC):
             self.asm("add", pointer, pointer, spare)
         self.put(pointer, "w")
 
+    def add_old(self, fresh: str) -> None:
+        """The sums of weights go on from what is there, unless they are fresh. Leaves the place of
+        the weights in the first of `temps`."""
+        asm, (pointer, value) = self.asm, self.temps
+        self.get(value, "fresh")
+        self.get(pointer, "w")
+        asm.branch("bnez", value, to=fresh)
+        for index, register in enumerate(self.all_taps):
+            asm.lw(value, pointer, 4 * index)
+            asm("nop")
+            asm("fadd.s", register, value, register)
+        asm.label(fresh)
+
     def stream(self) -> Iterator[tuple[int, dict[int, str], range]]:
         """Loads a row of inputs: each column, those in registers, the pixels that it completes."""
         free, here = list(self.inputs), dict[int, str]()

@@ -159,16 +159,8 @@ class _WeightStrip(_StridedStrip):
         self.asm.lw_post(self.one[pixel], self.y, self.y_after(pixel))
 
     def end(self) -> None:
-        """The sums go on from what is there, unless they are fresh."""
         asm, (pointer, value) = self.asm, self.temps
-        self.get(value, "fresh")
-        self.get(pointer, "w")
-        asm.branch("bnez", value, to="fresh")
-        for index, register in enumerate(self.all_taps):
-            asm.lw(value, pointer, 4 * index)
-            asm("nop")
-            asm("fadd.s", register, value, register)
-        asm.label("fresh")
+        self.add_old("fresh")
         for register in self.all_taps:
             asm.sw_post(register, pointer, 4)
         self.put_weights(pointer, value)

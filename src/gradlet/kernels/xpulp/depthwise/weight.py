@@ -131,14 +131,7 @@ class _WeightStrip(Strip):
         self._row(last=two)
         asm.label("no_below")
         pointer, value = self.temps
-        self.get(value, "fresh")
-        self.get(pointer, "w")
-        asm.branch("bnez", value, to="all_fresh")
-        for index, register in enumerate(self.all_taps):
-            asm.lw(value, pointer, 4 * index)
-            asm("nop")
-            asm("fadd.s", register, value, register)
-        asm.label("all_fresh")
+        self.add_old("all_fresh")
         if self.updates:
             self.get(value, "update")
             asm("nop")
