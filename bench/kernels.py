@@ -1,4 +1,4 @@
-"""Kernels on the simulated cluster: the cases that the project is judged by, all data in L1.
+"""Kernels on the simulated cluster: the cases that the project is estimated by, all data in L1.
 
 Each figure is the best kernel's median over 8 code alignments; call and closing barrier count.
 """

@@ -125,10 +125,10 @@ def _outcome(model: Any, target: str, folder: Path) -> dict[str, Any]:
         return {"outcome": "broken", "message": text}
     seconds = {"build": built, "verify": time.perf_counter() - begin - built}
     sizes = {"parameters": parameter_count(project.plan)}
-    return {**judged(verdict), **sizes, "parts": seconds}
+    return {**estimated(verdict), **sizes, "parts": seconds}
 
 
-def judged(verdict: Verdict) -> dict[str, Any]:
+def estimated(verdict: Verdict) -> dict[str, Any]:
     if verdict.passed:
         note = f"diverges in step {verdict.diverged}" if verdict.diverged else ""
         note = f"chaotic from step {verdict.chaotic[0]} on" if verdict.chaotic else note

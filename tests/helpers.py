@@ -16,7 +16,7 @@ from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
 from gradlet.ops.base import Op, integer
 from gradlet.ops.learning.labels import LOSSES, WEIGHTED_BY
-from gradlet.ops.lib.tiling import Box
+from gradlet.ops.lib.tiling import Region
 from gradlet.training.autodiff import train
 from tests.cases import Case
 
@@ -106,12 +106,12 @@ def _loss_graph(case: Case, seed: int) -> Graph:
     return train(graph, Recipe(loss=case.op, **options), second[None])
 
 
-def place_of(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(low, high) for low, high in box)
+def place_of(region: Region) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in region)
 
 
 def tile_operands(
-    op: Op, site: Site, parts: Mapping[str, Box], operands: Sequence[Array]
+    op: Op, site: Site, parts: Mapping[str, Region], operands: Sequence[Array]
 ) -> list[Array]:
     """The parts of a node's operands that a tile of it takes."""
     slots = [slot for slot, _ in op.slots(site)][: len(operands)]

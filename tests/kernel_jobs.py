@@ -20,7 +20,7 @@ from gradlet.kernels.family import Operand
 from gradlet.ops import OPS
 from gradlet.ops.base import Lowering, Size, ints
 from gradlet.ops.learning.optimizer import update_op
-from gradlet.ops.lib.tiling import boxes
+from gradlet.ops.lib.tiling import regions
 from gradlet.oracle.interpreter import _spread, run_reference
 from gradlet.oracle.tolerance import MARGIN
 from tests.cases import CASES, Case, random_cases
@@ -169,7 +169,7 @@ def _tiles(site: Site, operands: list[Array]) -> list[tuple[Site, list[Array]]]:
     for axis in chance.sample(axes, min(2, len(axes))):
         begin = chance.randrange(axis.size)
         ranges = {axis.name: (begin, chance.randint(begin + 1, axis.size))}
-        tile, parts = op.tile(site, ranges), boxes(site, op, ranges)
+        tile, parts = op.tile(site, ranges), regions(site, op, ranges)
         if tile is not None and tile.attrs != site.attrs:
             found.append((tile, tile_operands(op, site, parts, operands)))
     return found

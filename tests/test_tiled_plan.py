@@ -21,7 +21,7 @@ from gradlet.ir.graph import Graph
 from gradlet.planner.planner import Call, Options, Plan, ScheduleOverride, check_plan, plan
 from gradlet.planner.tile.layout import held
 from gradlet.planner.tile.table import table_bytes
-from gradlet.planner.tiling import TileAxis, Tiling, Window
+from gradlet.planner.tiling import TileAxis, TileView, Tiling
 from gradlet.sim import Symbols
 from gradlet.targets.target import load as load_target
 from tests.launches import at, partial_sums, with_tiles
@@ -35,17 +35,17 @@ def tiled(graph: Graph, l1: str, cores: int = 4, **options: Any) -> Plan:
 
 @pytest.fixture(scope="module")
 def lenet() -> Plan:
-    """Tiles of images and channels, sums over tiles, first boxes fetched early."""
+    """Tiles of images and channels, sums over tiles, first regions fetched prefetched."""
     halves = ScheduleOverride((("inner", 27),), double_buffered=True, variant="hold_a_5x4")
     return tiled(model_graph("lenet"), "11k", overrides={"relu_2": halves})
 
 
 def test_it_has_what_is_broken_below(lenet: Plan) -> None:
-    windows = [w for t in lenet.tilings for w in t.windows if w]
-    assert any(w.early for w in windows)
+    views = [w for t in lenet.tilings for w in t.views if w]
+    assert any(w.prefetched for w in views)
     assert any(any(map(at("last"), t.launches)) for t in lenet.tilings)
     assert any(any(map(at("later"), t.launches)) and not partial_sums(t) for t in lenet.tilings)
-    assert {w.slots for w in windows} >= {0, 1, 2, 3}
+    assert {w.stages for w in views} >= {0, 1, 2, 3}
     check_plan(lenet)
 
 
@@ -104,23 +104,23 @@ def ending_with(call: str, epilogue: str) -> Change:
     return changed
 
 
-def window(call: str, tensor: str, /, **changes: Any) -> Change:
-    """One window of a call otherwise."""
+def view(call: str, tensor: str, /, **changes: Any) -> Change:
+    """One view of a call otherwise."""
 
     def change(tiling: Tiling) -> Tiling:
-        windows = [replace(w, **changes) if w and w.tensor == tensor else w for w in tiling.windows]
-        return replace(tiling, windows=tuple(windows))
+        views = [replace(w, **changes) if w and w.tensor == tensor else w for w in tiling.views]
+        return replace(tiling, views=tuple(views))
 
     return retiled(call, change)
 
 
 def span(call: str, tensor: str, /, **changes: Any) -> Change:
-    def shifted(w: Window) -> Window:
+    def shifted(w: TileView) -> TileView:
         return replace(w, spans=tuple((axis, replace(s, **changes)) for axis, s in w.spans))
 
     def change(tiling: Tiling) -> Tiling:
-        windows = [shifted(w) if w and w.tensor == tensor else w for w in tiling.windows]
-        return replace(tiling, windows=tuple(windows))
+        views = [shifted(w) if w and w.tensor == tensor else w for w in tiling.views]
+        return replace(tiling, views=tuple(views))
 
     return retiled(call, change)
 
@@ -157,8 +157,8 @@ def loops_turned(original: Plan) -> Plan:
     smaller = tiled(original.graph, "9k")
     calls = []
     for call in smaller.calls:
-        kinds = [axis.reduction for axis in call.tiling.axes] if call.tiling else []
-        if call.tiling and True in kinds and False in kinds:
+        classes = [axis.reduction for axis in call.tiling.axes] if call.tiling else []
+        if call.tiling and True in classes and False in classes:
             call = replace(call, tiling=_turned(call.tiling))
         calls.append(call)
     assert tuple(calls) != smaller.calls
@@ -167,22 +167,22 @@ def loops_turned(original: Plan) -> Plan:
 
 def _turned(tiling: Tiling) -> Tiling:
     last = len(tiling.axes) - 1
-    windows = [
+    views = [
         replace(w, spans=tuple((last - axis, s) for axis, s in w.spans)) if w else None
-        for w in tiling.windows
+        for w in tiling.views
     ]
-    return replace(tiling, axes=tiling.axes[::-1], windows=tuple(windows))
+    return replace(tiling, axes=tiling.axes[::-1], views=tuple(views))
 
 
 def early_onto_what_is_in_use(original: Plan) -> Plan:
     for before, call in pairwise(original.calls):
-        early = [w for w in call.tiling.windows if w and w.early] if call.tiling else []
+        early = [w for w in call.tiling.views if w and w.prefetched] if call.tiling else []
         if early and before.tiling:
             places = original.buffer_of()
-            written = [w for w in before.tiling.windows if w and w.near and w.store]
-            used = [name for w in written for name in w.slot_buffers]
+            written = [w for w in before.tiling.views if w and w.buffer and w.store]
+            used = [name for w in written for name in w.stage_buffers]
             first = min(used, key=lambda n: places[n].offset)
-            return onto(early[0].slot_buffers[0], first)(original)
+            return onto(early[0].stage_buffers[0], first)(original)
     raise AssertionError("nothing is fetched early")
 
 
@@ -195,56 +195,56 @@ def less_memory(original: Plan) -> Plan:
 
 
 BROKEN: dict[str, tuple[Change, str]] = {
-    "one slot": (window("relu_0", "input", slots=1), "'relu_0': the window on 'input' needs 2"),
-    "two slots for in and out": (
-        window("3.weight.next", "3.weight.next", slots=2),
-        "'3.weight.next': the window on '3.weight.next' needs 3 slots",
+    "one stage": (view("relu_0", "input", stages=1), "'relu_0': the view on 'input' needs 2"),
+    "two stages for in and out": (
+        view("3.weight.next", "3.weight.next", stages=2),
+        "'3.weight.next': the view on '3.weight.next' needs 3 stages",
     ),
-    "a slot too small": (
-        window("relu_0", "relu_0", slot_bytes=1020),
-        "'relu_0': a box of 'relu_0' is larger than its slot",
+    "a stage too small": (
+        view("relu_0", "relu_0", stage_bytes=1020),
+        "'relu_0': a region of 'relu_0' is larger than its stage",
     ),
-    "no room for the slots": (
-        window("d_conv2d_0", "d_conv2d_0", slots=4),
-        "'d_conv2d_0': the window on 'd_conv2d_0' has no room",
+    "no room for the stages": (
+        view("d_conv2d_0", "d_conv2d_0", stages=4),
+        "'d_conv2d_0': the view on 'd_conv2d_0' has no room",
     ),
-    "a box too low": (
+    "a region too low": (
         span("relu_0", "input", start=1),
-        "'relu_0': the boxes of 'input' are not those",
+        "'relu_0': the regions of 'input' are not those",
     ),
     "a halo left out": (
         span("relu_0", "input", extent=1),
-        "'relu_0': the boxes of 'input' are not those",
+        "'relu_0': the regions of 'input' are not those",
     ),
     "results elsewhere": (
         span("d_conv2d_0", "d_conv2d_0", start=1),
-        "'d_conv2d_0': the boxes of 'd_conv2d_0' are not those",
+        "'d_conv2d_0': the regions of 'd_conv2d_0' are not those",
     ),
     "a load left out": (
-        window("relu_1", "max_pool2d_0", load=False),
+        view("relu_1", "max_pool2d_0", load=False),
         r"'relu_1': tile \(0,\) does not find its part of 'max_pool2d_0'",
     ),
     "a store left out": (
-        window("max_pool2d_0", "max_pool2d_0", store=False),
+        view("max_pool2d_0", "max_pool2d_0", store=False),
         "the tiles of 'max_pool2d_0' leave 'max_pool2d_0' unfinished",
     ),
     "an operand of another": (
-        window("d_conv2d_1", "relu_1", tensor="max_pool2d_0"),
-        "'d_conv2d_1': windows are on",
+        view("d_conv2d_1", "relu_1", tensor="max_pool2d_0"),
+        "'d_conv2d_1': views are on",
     ),
     "early before it is made": (
-        window("avg_pool2d_0", "relu_1", early=True),
+        view("avg_pool2d_0", "relu_1", prefetched=True),
         "'avg_pool2d_0': 'relu_1' is fetched before 'relu_1' has made it",
     ),
     "early with nobody before": (
-        window("relu_0", "input", early=True),
+        view("relu_0", "input", prefetched=True),
         "'relu_0': nobody fetches 'input' early",
     ),
     "early onto what is in use": (
         early_onto_what_is_in_use,
         r"step 1: '(.+)': '.+' is fetched onto '@tile\d+\..+', which '.+' uses",
     ),
-    "two windows in one place": (
+    "two views in one place": (
         onto("@tile.d_conv2d_0.1.d_max_pool2d_0.0", "@tile.d_conv2d_0.0.d_conv2d_0.0"),
         r"'d_conv2d_0': '@tile\d+.d_conv2d_0.0.d_conv2d_0.0' and '@tile\d+.d_conv2d_0.1.d_max_pool",
     ),
@@ -252,7 +252,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
         onto("relu_1", "max_pool2d_0"),
         "'relu_1': tile .* does not find its part of 'max_pool2d_0'|'max_pool2d_0', but",
     ),
-    "a window over what stays": (
+    "a view over what stays": (
         onto("@tile.relu_2.2.7.weight.0", "relu_2"),
         r"'relu_2': '@tile\d+.relu_2.2.7.weight.0' and 'relu_2' overlap",
     ),
@@ -262,11 +262,11 @@ BROKEN: dict[str, tuple[Change, str]] = {
     ),
     "a sum that is left too early": (loops_turned, "'.+': a sum is left before it is complete"),
     "tiles that are not all": (
-        axis("max_pool2d_0", size=2, kinds=(0, 0)),
+        axis("max_pool2d_0", size=2, classes=(0, 0)),
         "'max_pool2d_0': the op has no such axis as batch of 2",
     ),
     "a tile too few": (
-        axis("max_pool2d_0", kinds=(0, 0)),
+        axis("max_pool2d_0", classes=(0, 0)),
         "'max_pool2d_0': the tiles of batch do not make up the whole",
     ),
     "nobody adds": (
@@ -282,7 +282,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
         r"'relu_0': tile \(0, 0\) is computed with the sizes of another",
     ),
     "a bias with every tile": (
-        window("relu_2", "7.bias", once=False),
+        view("relu_2", "7.bias", once=False),
         "'relu_2': '7.bias' is added once too often",
     ),
     "nothing behind it": (
@@ -375,7 +375,7 @@ def test_tables_and_control_are_as_large_as_in_c(lenet: Plan, tmp_path: Path) ->
 
 @pytest.mark.parametrize("l1", ["12k", "20k"])
 def test_boxes_at_the_ends_of_a_map_are_in_one_run_where_they_lie(l1: str) -> None:
-    """Windows of 75 in steps of 15: a middle tile sees the whole of a small gradient, the first and
+    """Views of 75 in steps of 15: a middle tile sees the whole of a small gradient, the first and
     the last see a part of each of its rows, and a kernel takes rows for as long as they are."""
     net = torch.nn.Sequential(
         *(torch.nn.Conv2d(1, 8, (1, 25)), torch.nn.ELU(), torch.nn.AvgPool2d((1, 75), (1, 15))),
@@ -384,4 +384,4 @@ def test_boxes_at_the_ends_of_a_map_are_in_one_run_where_they_lie(l1: str) -> No
     captured = gradlet.capture(net, inputs=(torch.randn(1, 1, 1, 200),), batch=1)
     made = tiled(gradlet.training_graph(captured), l1, cores=8)
     (tiling,) = [c.tiling for c in made.calls if c.tiling and c.kernel.mode == "avg_grad"]
-    assert [window.near for window in tiling.windows if window][1] == ""
+    assert [view.buffer for view in tiling.views if view][1] == ""

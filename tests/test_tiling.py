@@ -15,7 +15,7 @@ from gradlet.ir.graph import Array, Site
 from gradlet.kernels.catalogue import families
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size
-from gradlet.ops.lib.tiling import Box, Ranges, boxes
+from gradlet.ops.lib.tiling import Ranges, Region, regions
 from gradlet.ops.lib.window import Window
 from gradlet.oracle.interpreter import run_reference
 from tests.cases import CASES, Case, random_cases
@@ -26,7 +26,7 @@ every_row = pytest.mark.parametrize("case", ROWS, ids=lambda case: case.id)
 SAME_IN_EVERY_ROW = ("mse", "mse_grad", "sgd")  # its own rows are enough
 
 MAY_REFUSE = {
-    # windows that lie beside the input, where padding is as wide as the kernel
+    # views that lie beside the input, where padding is as wide as the kernel
     "conv2d": ("rows", "columns"),
     "conv2d_weight_grad": ("rows", "columns"),
     "conv2d_input_grad": ("rows", "columns"),
@@ -53,8 +53,8 @@ def check_spans(site: Site) -> None:
     """They are of operands that are there, and no result has a dimension along a reduction, whose
     tiles a kernel can add."""
     op = OPS[site.node.op]
-    tensors, made = dict(op.slots(site)), {slot.rstrip("?") for slot in op.outputs}
-    assert set(op.adds_once) <= {slot.rstrip("?") for slot in op.inputs if slot.endswith("?")}
+    tensors, made = dict(op.slots(site)), {stage.rstrip("?") for stage in op.outputs}
+    assert set(op.adds_once) <= {stage.rstrip("?") for stage in op.inputs if stage.endswith("?")}
     axes = op.axes(site)
     assert len({axis.name for axis in axes}) == len(axes)
     for axis in axes:
@@ -103,16 +103,16 @@ def check_tiling(site: Site, operands: list[Array], tiling: dict[str, int]) -> N
     totals = [np.zeros(whole.shape) for whole in wholes]
     written = [np.zeros(whole.shape, int) for whole in wholes]
     by_kind: dict[object, Mapping[str, Size]] = {}
-    alone = kinds(site, tiling)
+    alone = classes(site, tiling)
     for ranges in tiles_of(axes, tiling):
         tile = op.tile(site, ranges)
         if tile is None:
             assert set(tiling) & set(MAY_REFUSE.get(op.name, ())), (op.name, tiling)
             return
         if len(ranges) > 1:
-            kind, sizes = tuple(alone[item] for item in ranges.items()), op.lower(tile).sizes
-            assert by_kind.setdefault(kind, sizes) == sizes, (op.name, ranges)
-        parts = boxes(site, op, ranges)
+            tile_class, sizes = tuple(alone[item] for item in ranges.items()), op.lower(tile).sizes
+            assert by_kind.setdefault(tile_class, sizes) == sizes, (op.name, ranges)
+        parts = regions(site, op, ranges)
         for index, result in enumerate(results_of(op, site, tile, parts, operands)):
             place = place_of(parts[op.outputs[index].rstrip("?")])
             totals[index][place] += result
@@ -124,10 +124,10 @@ def check_tiling(site: Site, operands: list[Array], tiling: dict[str, int]) -> N
         same(total, whole, (op.name, tiling))
 
 
-def kinds(site: Site, tiling: dict[str, int]) -> dict[object, str]:
+def classes(site: Site, tiling: dict[str, int]) -> dict[object, str]:
     """What every range of each axis makes of the node by itself. Tiles that are alike in that are
     alike, so that a planner need not look at all combinations; it takes no axis that is refused
-    alone, where every tile is a kind of its own."""
+    alone, where every tile is a tile_class of its own."""
     op = OPS[site.node.op]
     found: dict[object, str] = {}
     for axis in op.axes(site) if len(tiling) > 1 else ():
@@ -140,7 +140,7 @@ def kinds(site: Site, tiling: dict[str, int]) -> dict[object, str]:
 
 
 def results_of(
-    op: Op, site: Site, tile: Site, parts: dict[str, Box], operands: list[Array]
+    op: Op, site: Site, tile: Site, parts: dict[str, Region], operands: list[Array]
 ) -> tuple[Array, ...]:
     """What a tile makes of its parts of the operands, which have the shapes that it says."""
     cut = tile_operands(op, site, parts, operands)
@@ -206,9 +206,9 @@ def test_a_halo_is_no_wider_than_it_has_to_be() -> None:
     maps: dict[str, Any] = {"stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
     row = Case("conv2d", ((1, 1, 8, 8), (1, 1, 3, 3)), {**maps, "groups": 1})
     found = {site.node.op: site for site, _ in sites(row)}
-    parts = boxes(found["conv2d"], OPS["conv2d"], {"rows": (1, 3), "columns": (0, 1)})
+    parts = regions(found["conv2d"], OPS["conv2d"], {"rows": (1, 3), "columns": (0, 1)})
     assert parts["x"] == ((0, 1), (0, 1), (1, 6), (0, 2))
-    back = boxes(found["conv2d_input_grad"], OPS["conv2d_input_grad"], {"rows": (1, 2)})
+    back = regions(found["conv2d_input_grad"], OPS["conv2d_input_grad"], {"rows": (1, 2)})
     assert (back["dx"][2], back["dy"][2]) == ((2, 4), (1, 3))
 
 

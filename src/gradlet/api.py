@@ -12,8 +12,8 @@ from typing import Any
 from gradlet.codegen.install import refuse_foreign
 from gradlet.codegen.project import Project, emit, load
 from gradlet.engines import gvsoc, host, sim
-from gradlet.engines.device import fitted
 from gradlet.engines.model import Run
+from gradlet.engines.room import fitted
 from gradlet.errors import DoesNotFit, GradletError
 from gradlet.frontends.capture import Captured, Note
 from gradlet.frontends.capture import capture as capture_model

@@ -44,7 +44,7 @@ def fetching(planned: Plan) -> dict[str, tuple[str, ...]]:
     return {
         call.name: tuple(axis.name for axis in call.tiling.axes)
         for call in planned.calls
-        if call.tiling and any(w and w.fetched for w in call.tiling.windows)
+        if call.tiling and any(w and w.fetched for w in call.tiling.views)
     }
 
 
@@ -73,7 +73,7 @@ def test_a_transfer_that_leaves_its_map(tmp_path: Path) -> None:
 
 def test_the_checker_wants_it_far_away() -> None:
     good = plan(graph(), load_target("pulp-open", sizes={"L1": "40k"}), options=FETCHED)
-    fetched = next(w for c in good.calls if c.tiling for w in c.tiling.windows if w and w.fetched)
+    fetched = next(w for c in good.calls if c.tiling for w in c.tiling.views if w and w.fetched)
     near = tuple(
         replace(b, level="L1", region="near_arena") if fetched.tensor in b.tensors else b
         for b in good.buffers
@@ -98,6 +98,6 @@ def test_the_tuner_has_it_among_its_candidates() -> None:
     overrides = [override for override in search.wanted() if override.variant == "columns_dma"]
     assert overrides
     for override in overrides:
-        (fetched,) = [w for w in search.jobs[override].tiling.windows if w and w.fetched]
+        (fetched,) = [w for w in search.jobs[override].tiling.views if w and w.fetched]
         assert fetched.tensor == "conv2d_1"
-        assert not fetched.near
+        assert not fetched.buffer

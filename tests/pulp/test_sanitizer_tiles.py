@@ -1,5 +1,5 @@
 """Tiles that are broken on purpose, in the C of a good plan: each is stopped where it leaves its
-box, and named with the node and the tensor."""
+region, and named with the node and the tensor."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SHARE = "    const gl_range share = gl_share(me, s->planes);\n"
     ids=["store", "load"],
 )
 def test_an_access_beside_its_box(access: str, kind: str, tensor: str, project: Project) -> None:
-    """The slot of the next box is nobody's business now."""
+    """The stage of the next region is nobody's business now."""
     line = f"    if (me.id == 2) {access}\n"
     break_kernel(project, "*pool_max_forward__ref.c", SHARE, line + SHARE)
     message = fault(project)
@@ -73,17 +73,17 @@ def test_an_access_beside_its_box(access: str, kind: str, tensor: str, project: 
 
 
 def test_a_slot_that_is_another(project: Project) -> None:
-    """The second slot where the input has its first."""
-    slots = r"\{(\(char \*\)T_max_pool2d_0, \{[^,]+), [^}]+(.*\s*.*T_relu_0, \{)([^,]+)"
-    table(project, "max_pool2d_0", slots, r"{\1, \3\2\3")
+    """The second stage where the input has its first."""
+    stages = r"\{(\(char \*\)T_max_pool2d_0, \{[^,]+), [^}]+(.*\s*.*T_relu_0, \{)([^,]+)"
+    table(project, "max_pool2d_0", stages, r"{\1, \3\2\3")
     message = fault(project)
     assert "node 'max_pool2d_0' of module '2'" in message
     assert "'tile.max_pool2d_0.0.max_pool2d_0'" in message or "'max_pool2d_0'" in message
 
 
 def test_a_copy_that_leaves_its_tensor(project: Project) -> None:
-    """A box of more lines than there are."""
-    table(project, "max_pool2d_0", r"(\.boxes = \{\s*\{)(\d+), 1,", r"\g<1>60000, 1,")
+    """A region of more lines than there are."""
+    table(project, "max_pool2d_0", r"(\.regions = \{\s*\{)(\d+), 1,", r"\g<1>60000, 1,")
     message = fault(project)
     assert "node 'max_pool2d_0'" in message
     assert "DMA" in message
@@ -134,7 +134,7 @@ def test_a_table_that_is_used_before_it_is_there(project: Project) -> None:
 )
 @pytest.mark.parametrize("buffers", ["double", "single"])
 def test_a_barrier_that_is_missing(barrier: str, buffers: str, tmp_path: Path) -> None:
-    """Found whether a core was late or not. What is copied ahead needs none behind a tile."""
+    """Found whether a core was late or not. Copies of the next tile need none behind a tile."""
     options = Options(buffers=buffers)
     graph = model_graph("lenet")
     found = device_project(graph, tmp_path / "p", cores=4, options=options, L1="11k")

@@ -1,5 +1,5 @@
 """Random networks in little memory, some in the least that tiles can do with: bits of the cluster
-are those of the host, values those of PyTorch, and no access leaves its box."""
+are those of the host, values those of PyTorch, and no access leaves its region."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_they_differ_in_all_respects(plans: dict[int, Plan]) -> None:
     assert {t.double_buffered for t in tilings} == {True, False}
     assert any(map(partial_sums, tilings))
     assert any(any(map(at("later"), t.launches)) and not partial_sums(t) for t in tilings)
-    assert any(w.early for t in tilings for w in t.windows if w)
+    assert any(w.prefetched for t in tilings for w in t.views if w)
     assert {len(p.target.memories) for p in found} == {2, 3}
     assert {p.graph.layout for p in found} == {"chw", "hwc"}
     assert {p.target.cores for p in found} == {1, 2, 8}

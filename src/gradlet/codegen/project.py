@@ -22,6 +22,7 @@ from gradlet.codegen.stored import PLAN, blob_name, restored, stored
 from gradlet.codegen.view import node_op, parameter_count, view_of
 from gradlet.errors import GradletError
 from gradlet.kernels import catalogue
+from gradlet.kernels.catalogue import Kernel
 from gradlet.oracle import recording as recorded
 from gradlet.oracle.recording import Recording
 from gradlet.planner.model import Call, Plan
@@ -116,34 +117,55 @@ def project_files(
 ) -> dict[str, bytes]:
     """Every file of the project, by path: texts as UTF-8, anything else as it is."""
     kept = stored(plan)
-    view = view_of(plan, expected or golden(plan))
-    view |= {"blob": blob_name(plan), "blob_digest": _digest(kept[blob_name(plan)])}
-    prefix = plan.prefix
-    used = sorted({k for call in plan.calls for k in call.kernels}, key=lambda kernel: kernel.name)
-    header = f"{prefix}_kernels.h"
+    view = _view(plan, expected or golden(plan), kept)
     files: dict[str, str | bytes] = {
-        f"{prefix}.h": render("net.h", view),
-        f"{prefix}.c": render("net.c", view),
-        "weights.c": render("weights.c", view),
+        **_sources(plan, view),
         "weights.py": render("weights.py", view),
-        "main.c": render("main.c", view),
-        "golden.h": render("golden.h", view),
         "golden.py": render("golden.py", view),
-        header: catalogue.header(used, prefix),
-        **{name: (FOLDER / name).read_text() for name in HEADERS},
-        **({"gl_tiles.h": (FOLDER / "gl_tiles.h").read_text()} if plan.tilings else {}),
-        **{name: (FOLDER / name).read_text() for name in view["element_headers"]},
-        **_port_files(plan.target.port, view),
         "Makefile": render("Makefile", view),
         "CMakeLists.txt": render("CMakeLists.txt", view),
         "README.md": render("README.md", view),
         **kept,
         recorded.FILE: recording.dumps(),
     }
-    for kernel in used:
-        files[f"kernels/{kernel.symbol(prefix)}.c"] = catalogue.render(kernel, prefix)
     encoded = {n: f.encode() if isinstance(f, str) else f for n, f in sorted(files.items())}
     return {**encoded, MANIFEST: _manifest(plan, encoded)}
+
+
+def source_files(plan: Plan, expected: Golden) -> dict[str, bytes]:
+    """Those that a program is compiled from."""
+    kept = stored(plan)
+    texts = _sources(plan, _view(plan, expected, kept))
+    return {
+        **{n: text.encode() for n, text in texts.items()},
+        blob_name(plan): kept[blob_name(plan)],
+    }
+
+
+def used_kernels(plan: Plan) -> list[Kernel]:
+    return sorted({k for call in plan.calls for k in call.kernels}, key=lambda kernel: kernel.name)
+
+
+def _view(plan: Plan, expected: Golden, kept: Mapping[str, bytes]) -> dict[str, Any]:
+    name = blob_name(plan)
+    return {**view_of(plan, expected), "blob": name, "blob_digest": _digest(kept[name])}
+
+
+def _sources(plan: Plan, view: Mapping[str, Any]) -> dict[str, str]:
+    prefix, used = plan.prefix, used_kernels(plan)
+    return {
+        f"{prefix}.h": render("net.h", view),
+        f"{prefix}.c": render("net.c", view),
+        "weights.c": render("weights.c", view),
+        "main.c": render("main.c", view),
+        "golden.h": render("golden.h", view),
+        f"{prefix}_kernels.h": catalogue.header(used, prefix),
+        **{name: (FOLDER / name).read_text() for name in HEADERS},
+        **({"gl_tiles.h": (FOLDER / "gl_tiles.h").read_text()} if plan.tilings else {}),
+        **{name: (FOLDER / name).read_text() for name in view["element_headers"]},
+        **_port_files(plan.target.port, view),
+        **{f"kernels/{k.symbol(prefix)}.c": catalogue.render(k, prefix) for k in used},
+    }
 
 
 def _digest(content: bytes) -> str:
@@ -209,7 +231,7 @@ def _tile(call: Call) -> dict[str, Any] | None:
         "axes": {axis.name: [axis.tile, axis.size] for axis in tiling.axes},
         "tiles": tiling.count,
         "buffers": "double" if tiling.double_buffered else "single",
-        "copied": [w.tensor for w in tiling.windows if w and (w.load or w.store)],
+        "copied": [w.tensor for w in tiling.views if w and (w.load or w.store)],
     }
 
 

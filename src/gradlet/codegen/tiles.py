@@ -12,14 +12,14 @@ from gradlet.kernels import catalogue
 from gradlet.planner.launch import Launch, Ref
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
-from gradlet.planner.tile.layout import BOX, HOP, STEP, WINDOW, WORD
+from gradlet.planner.tile.layout import OFFSET, REGION, STEP, VIEW, WORD
 from gradlet.planner.tile.table import Table, functions, sized, table_of
 
 
 @dataclass(frozen=True)
 class Link:
     """Which of the two places for tables a call has, whether its own is there already, and the call
-    whose table and first boxes it fetches ahead, or -1."""
+    whose table and first regions it fetches ahead, or -1."""
 
     place: int
     ready: bool
@@ -51,10 +51,10 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
     frame = {row.position: place for place, row in enumerate(table.rows)}
 
     def operand(position: Ref) -> str:
-        window = None if position is None else tiling.windows[position]
-        if window is None:
+        view = None if position is None else tiling.views[position]
+        if view is None:
             return "0"
-        return f"f->t[{frame[position]}]" if position in frame else f"T_{names[window.tensor]}"
+        return f"f->t[{frame[position]}]" if position in frame else f"T_{names[view.tensor]}"
 
     own, behind = sized(tiling)
     return {
@@ -62,14 +62,14 @@ def tiled_call(plan: Plan, call: Call, names: Mapping[str, str], scratch: str) -
         "tiles": tiling.count,
         "head": table.head(tiling, len(table.rows)),
         "first_step": table.first_step,
-        "windows": list(_windows(plan, table, names)),
-        "steps": [f"{axis}, AT(hops) + {HOP.size * hop}" for axis, hop in table.steps],
-        "hops": [f"{far}, {box}" for far, box in table.hops],
-        "boxes": [BOX.initial(asdict(box)) for box in table.boxes],
+        "views": list(_views(plan, table, names)),
+        "steps": [f"{axis}, AT(offsets) + {OFFSET.size * offset}" for axis, offset in table.steps],
+        "offsets": [f"{backing}, {region}" for backing, region in table.offsets],
+        "regions": [REGION.initial(asdict(region)) for region in table.regions],
         "all_sizes": _initial(own),
-        "finish_sizes": _initial(behind),
+        "last_sizes": _initial(behind),
         "sizes_types": [sizes_type(plan, launch) for launch in own],
-        "finish_types": [sizes_type(plan, launch) for launch in behind],
+        "last_types": [sizes_type(plan, launch) for launch in behind],
     }
 
 
@@ -95,19 +95,22 @@ def arguments(
     return ", ".join([*given, sizes])
 
 
-def _windows(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str]:
+def _views(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str]:
     places = plan.buffer_of()
     for row in table.rows:
-        window = row.window
-        slots = [places[name] for name in window.slot_buffers]
-        yield WINDOW.initial(
+        view = row.view
+        stages = [places[name] for name in view.stage_buffers]
+        yield VIEW.initial(
             {
                 **row.fields(),
-                "far": f"(char *)T_{names[window.tensor]}" if window.tensor in names else "0",
-                "near": tuple(
-                    f"(char *)&{plan.prefix}_{slot.region}[{slot.offset // WORD}]" for slot in slots
+                "backing": f"(char *)T_{names[view.tensor]}" if view.tensor in names else "0",
+                "l1": tuple(
+                    f"(char *)&{plan.prefix}_{stage.region}[{stage.offset // WORD}]"
+                    for stage in stages
                 ),
-                "boxes": f"AT(boxes) + {BOX.size * row.first_box}" if row.boxes else "0",
+                "regions": f"AT(regions) + {REGION.size * row.first_region}"
+                if row.regions
+                else "0",
                 "first_step": f"AT(steps) + {STEP.size * row.first_step}" if row.steps else "0",
             }
         )
@@ -120,7 +123,7 @@ def _functions(
     behind those of the one before."""
     assert call.tiling is not None
     for role, launches in functions(call.tiling).items():
-        sizes, kernels = "f->finish_sizes" if role == "finish" else "f->sizes", []
+        sizes, kernels = "f->last_sizes" if role == "last" else "f->sizes", []
         for launch in launches:
             symbol = launch.kernel.symbol(plan.prefix)
             kernels.append({"symbol": symbol, "arguments": arguments(launch, sizes)})

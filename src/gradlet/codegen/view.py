@@ -56,7 +56,7 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         **_of_target(plan.target),
         "level": plan.level.name,
         "sizes_level": plan.sizes_level.name,
-        "most_windows": plan.most_windows,
+        "most_views": plan.most_views,
         "align": plan.level.align,
         "batch": graph.batch,
         "accumulate": graph.accumulate,
@@ -252,7 +252,7 @@ def _phases(
 
     phases: list[list[dict[str, str]]] = []
     for number, launch in enumerate(call.whole):
-        kind = "sizes" if number == 0 else "follow" if launch.barrier else "rider"
+        kind = f"sizes{number or ''}"
         step = "step" if launch.repeat > 1 else "0"
         own = {
             "kind": kind,

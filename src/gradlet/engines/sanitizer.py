@@ -16,7 +16,7 @@ from gradlet.kernels.catalogue import MAY, fetched
 from gradlet.planner.model import REGIONS, Call, Plan
 from gradlet.planner.parts import followers
 from gradlet.planner.tiling import Tiling
-from gradlet.planner.walk import Entry, View
+from gradlet.planner.walk import Entry, Placement
 from gradlet.sim import Fault, FaultKind, Machine, SimError, Symbols
 from gradlet.stack_use import GUARD
 
@@ -116,7 +116,7 @@ class Sanitizer:
         self.leave()
         call = self.call = self.plan.calls[index]
         self.kernel = call.kernel
-        self.new_phase(least)  # before the last boxes go out, and behind that
+        self.new_phase(least)  # before the last regions go out, and behind that
         self.begun = False
         self.loss = [self.span(self.plan.graph.loss)] if answers else []
         self._open_fetches(call)
@@ -125,7 +125,7 @@ class Sanitizer:
             following = self.followers.get(index)
             behind = self.plan.calls[following].tiling if following is not None else None
             if behind:
-                self._open_copies(behind, early=True)
+                self._open_copies(behind, prefetched=True)
             return
         inputs = [self.span(name) for name in call.inputs if name]
         outputs = [self.span(name) for name in call.outputs if name]
@@ -146,20 +146,20 @@ class Sanitizer:
             self._grant_copy(self.span(call.inputs[number]), read=True, write=False)
             self._grant_copy(self.span(call.scratch), read=False, write=True)
 
-    def _open_copies(self, tiling: Tiling, *, early: bool = False) -> None:
-        """Transfers may fill and empty the slots of this call's windows, those of the next one that
+    def _open_copies(self, tiling: Tiling, *, prefetched: bool = False) -> None:
+        """Transfers may fill and empty the stages of this call's views, those of the next one that
         are filled early, and nothing else."""
-        for window in filter(None, tiling.windows):
-            if window.fetched and not early:  # by the kernel, to its scratch
+        for view in filter(None, tiling.views):
+            if view.fetched and not prefetched:  # by the kernel, to its scratch
                 assert self.call is not None
-                self._grant_copy(self.span(window.tensor), read=True, write=False)
+                self._grant_copy(self.span(view.tensor), read=True, write=False)
                 self._grant_copy(self.span(self.call.scratch), read=False, write=True)
-            if not window.near or (early and not window.early):
+            if not view.buffer or (prefetched and not view.prefetched):
                 continue
-            if window.load or window.store:
-                self._grant_copy(self.span(window.tensor), read=window.load, write=window.store)
-            for name in window.slot_buffers[:1] if early else window.slot_buffers:
-                self._grant_copy(self.span(name), read=window.store, write=window.load)
+            if view.load or view.store:
+                self._grant_copy(self.span(view.tensor), read=view.load, write=view.store)
+            for name in view.stage_buffers[:1] if prefetched else view.stage_buffers:
+                self._grant_copy(self.span(name), read=view.store, write=view.load)
 
     def _grant_copy(self, span: Span, *, read: bool, write: bool) -> None:
         before = self.copies.get(span.address, (span, False, False))
@@ -169,11 +169,11 @@ class Sanitizer:
         self.machine.watch_dma(span.address, wide, read=reads, write=writes)
 
     def next_kernel(self, entry: Entry) -> None:
-        """A kernel is entered once more, or for another tile: only its boxes are open now."""
+        """A kernel is entered once more, or for another tile: only its regions are open now."""
         self.kernel = entry.kernel
         if not entry.launch.barrier:
             return  # other cores may still be in the kernel before, whose operands are open
-        if not entry.views:
+        if not entry.placements:
             self.new_phase()
             return
         assert self.call is not None
@@ -182,40 +182,40 @@ class Sanitizer:
         starts = entry.launch == self.call.launches[0]
         begun, self.begun = self.begun, True
         away = begun and entry.first and not self.call.tiling.double_buffered
-        self.new_phase(2 if away else 1)  # before boxes go out and in, and behind that
+        self.new_phase(2 if away else 1)  # before regions go out and in, and behind that
         fresh = entry.first and starts
-        inputs: list[tuple[Span, View]] = []
-        outputs: list[tuple[Span, View]] = []
-        for position, view in enumerate(entry.views):
-            if view is None or view.window.fetched:
+        inputs: list[tuple[Span, Placement]] = []
+        outputs: list[tuple[Span, Placement]] = []
+        for position, placement in enumerate(entry.placements):
+            if placement is None or placement.view.fetched:
                 continue
-            if view.window.once and not starts:
+            if placement.view.once and not starts:
                 continue
             partial_sum = position >= len(self.call.operands)
             written = position < len(self.call.outputs) or partial_sum
-            (outputs if written else inputs).append((self._box(view), view))
+            (outputs if written else inputs).append((self._region(placement), placement))
         scratch = [self.span(self.call.scratch)] if self.call.scratch else []
         self.granted = [*(s for s, _ in outputs), *scratch, *(s for s, _ in inputs), *self.loss]
         for span in [*(s for s, _ in inputs), *self.loss]:
             self._grant(span, write=False, initialised=None)
-        for span, view in outputs:
-            kept = view.window.tensor in self.call.outputs and self.call.updates
+        for span, placement in outputs:
+            kept = placement.view.tensor in self.call.outputs and self.call.updates
             stays = kept or not fresh or any(span.meets(other) for other, _ in inputs)
             self._grant(span, write=True, initialised=None if stays else False)
         for span in scratch:
             self._grant(span, write=True, initialised=False if entry.first else None)
 
-    def _box(self, view: View) -> Span:
-        """Where the cores find a box: in its slot, or at its place in the tensor."""
-        window = view.window
-        size = window.item * prod(high - low for low, high in view.box)
-        if window.near:
-            start = self.span(window.slot_buffers[view.slot]).address
-            return Span(window.tensor, start, size)
+    def _region(self, placement: Placement) -> Span:
+        """Where the cores find a region: in its stage, or at its place in the tensor."""
+        view = placement.view
+        size = view.item * prod(high - low for low, high in placement.region)
+        if view.buffer:
+            start = self.span(view.stage_buffers[placement.stage]).address
+            return Span(view.tensor, start, size)
         first = 0
-        for extent, (low, _) in zip(window.shape, view.box, strict=True):
+        for extent, (low, _) in zip(view.shape, placement.region, strict=True):
             first = first * extent + low
-        return Span(window.tensor, self.span(window.tensor).address + window.item * first, size)
+        return Span(view.tensor, self.span(view.tensor).address + view.item * first, size)
 
     def new_phase(self, least: int = 1) -> None:
         """Behind a barrier: a core may store where another has stored. One that is missing is found

@@ -59,14 +59,14 @@ class Element:
 
     def rounded(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
         """To the nearest number that it has."""
-        with np.errstate(over="ignore"):
-            return self.loaded(self.stored(value)).astype(np.float64)
+        return self.loaded(self.stored(value)).astype(np.float64)
 
     def stored(self, value: NDArray[np.generic]) -> Array:
         """Values as they lie in memory."""
         if self.upper:
             value = _upper_half(np.asarray(value, np.float32))
-        return np.asarray(value).astype(np.dtype(self.numpy).newbyteorder("<"), copy=False)
+        with np.errstate(over="ignore"):
+            return np.asarray(value).astype(np.dtype(self.numpy).newbyteorder("<"), copy=False)
 
     def loaded(self, memory: Array) -> Array:
         """What lies in memory, as values."""

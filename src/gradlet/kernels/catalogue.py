@@ -24,6 +24,7 @@ from gradlet.kernels.family import MAY as MAY
 from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, family
 from gradlet.ops.base import Size
 from gradlet.support.templates import environment
+from gradlet.targets.cost import Cost
 
 FAMILIES = Path(__file__).parent / "families"
 
@@ -181,13 +182,14 @@ def grain(kernel: Kernel, axis: str, sizes: Mapping[str, Size]) -> int:
     return int(evaluate(expression, sizes)) if expression else 1
 
 
-def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
-    """0 where nothing is known but the number of multiply-adds."""
+def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int, constants: Cost) -> float:
+    """Cycles of the busiest core; 0 where nothing is known but the number of multiply-adds."""
     variant = variant_of(kernel)
-    if not variant.cost and variant.generator:
-        known = getattr(_generator(variant), "cost", None)
-        return known(kernel.mode, sizes, cores, dict(variant.params)) if known else 0
-    return _amount(variant, "cost", sizes, cores)
+    if variant.cost:
+        named = {**vars(constants), **sizes, **dict(variant.params), "cores": cores}
+        return float(evaluate(variant.cost, named))
+    known = getattr(_generator(variant), "cost", None) if variant.generator else None
+    return known(kernel.mode, sizes, cores, dict(variant.params), constants) if known else 0.0
 
 
 def cost_matters(kernel: Kernel) -> bool:

@@ -74,9 +74,8 @@ a wider type."""
 @dataclass(frozen=True)
 class Variant:
     """One implementation. `needs`, `scratch` (elements) and `cost` are arithmetic over the sizes,
-    its own parameters and `cores`. cost is the work of the whole team in multiply-adds of a kernel
-    that does nothing else, for those that are far from it at some sizes; a generator may have a
-    function for it instead.
+    its own parameters and `cores`. cost is the cycles of the busiest core, of the target's [cost],
+    for those whose multiply-adds do not tell; a generator may have a function for it instead.
 
     streams: inputs that the kernel itself copies to its scratch, piece by piece: those that `must`
     not lie in L1, and those that `may` lie anywhere. rank: of several that fit, the highest is

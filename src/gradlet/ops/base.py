@@ -14,7 +14,7 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.emitter import Emitter, Gradients, Names
-from gradlet.ops.lib.tiling import Box, Ranges, boxes, shrunk
+from gradlet.ops.lib.tiling import Ranges, Region, regions, shrunk
 
 
 class ShapeError(GradletError):
@@ -169,7 +169,7 @@ class Op(ABC):
     def tile(self, site: Site, ranges: Ranges) -> Site | None:
         """The node that computes some steps of some axes from parts of the operands, by the same
         kernel; None if no node of this op does."""
-        parts = boxes(site, self, ranges)
+        parts = regions(site, self, ranges)
         attrs = self.tile_attrs(site, parts)
         if attrs is None:
             return None
@@ -180,7 +180,7 @@ class Op(ABC):
             return None
         return tile if shapes == tuple(tensor.shape for tensor in tile.outs) else None
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         """Attributes of the node over these parts of the operands, if there is one: all that
         depends on sizes, on borders or on places in the whole has to be put right."""
         return site.attrs

@@ -20,7 +20,7 @@ from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, integer, in
 from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last, spatial
 from gradlet.ops.lib.line import as_planes, lifted, plane_box, planes, without_height, without_rows
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.lib.window import Sides, window
 
 MAP = ("map_channels", "map_h", "map_w")
@@ -68,7 +68,7 @@ def _channel_axes(
     return without_rows((*planes, *axes), attrs)
 
 
-def _tiled(attrs: Attrs, sides: Sides | None, channels: int, part: Box) -> Attrs | None:
+def _tiled(attrs: Attrs, sides: Sides | None, channels: int, part: Region) -> Attrs | None:
     """The attributes with this padding, for as many groups as there are in a part of the channels
     of the output."""
     if sides is None:
@@ -79,7 +79,9 @@ def _tiled(attrs: Attrs, sides: Sides | None, channels: int, part: Box) -> Attrs
     return {**attrs, "padding": padding, "groups": groups}
 
 
-def _forward_padding(attrs: Attrs, kernel: Shape, x: Box, y: Box, size: Shape) -> Sides | None:
+def _forward_padding(
+    attrs: Attrs, kernel: Shape, x: Region, y: Region, size: Shape
+) -> Sides | None:
     slide = window(lifted(attrs), planes(kernel)[2:])
     return slide.forward_tile(plane_box(x), plane_box(y), planes(size)[2:])
 
@@ -200,7 +202,7 @@ class Conv2d(ConvOp):
         )
         return _channel_axes(site.attrs, plane, grouped, channels)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         x, w, y = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         sides = _forward_padding(site.attrs, w, parts["x"], parts["y"], x)
         return _tiled(site.attrs, sides, y[1], parts["y"])
@@ -266,7 +268,7 @@ class Conv2dInputGrad(ConvOp):
         )
         return _channel_axes(site.attrs, plane, grouped, channels)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         given, made = parts[self.inputs[0]], parts[self.outputs[0]]
         slide = window(lifted(site.attrs), planes(site.ins[1].shape)[2:])
         sides = slide.backward_tile(plane_box(given), plane_box(made))
@@ -340,7 +342,7 @@ class Conv2dWeightGrad(ConvOp):
         )
         return _channel_axes(site.attrs, plane, grouped, channels)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         sides = _forward_padding(site.attrs, dw, parts["x"], parts["dy"], x)
         return _tiled(site.attrs, sides, dy[1], parts["dy"])

@@ -12,7 +12,7 @@ from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.flip import flipped
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.lib.pointwise import padded, row_major, strided_copy
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 
 
 def _index(attrs: Attrs, size: Shape) -> tuple[slice, ...]:
@@ -32,7 +32,7 @@ def _check_inside(attrs: Attrs, small: Shape, large: Shape) -> None:
             raise ShapeError(f"{n} elements from {a} in steps of {s} are not inside {total}")
 
 
-def _tiled(attrs: Attrs, *, small: Box, large: Box, size: Box) -> Attrs:
+def _tiled(attrs: Attrs, *, small: Region, large: Region, size: Region) -> Attrs:
     """Where a part of the small tensor lies in a part of the large one."""
     starts, steps = ints(attrs, "start"), ints(attrs, "step")
     places = zip(starts, steps, small, large, strict=True)
@@ -66,7 +66,7 @@ class Slice(Op):
             for dim, n in enumerate(site.outs[0].shape)
         )
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return _tiled(site.attrs, small=parts["y"], large=parts["x"], size=parts["y"])
 
     def lower(self, site: Site) -> Lowering:
@@ -123,7 +123,7 @@ class Pad(Op):
                 axes.append(Axis(f"dim{dim}", large, (Span("y", dim),)))
         return tuple(axes)
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         """A part with nothing of the operand has no place for it: the shape is refused."""
         return _tiled(site.attrs, small=parts["x"], large=parts["y"], size=parts["y"])
 

@@ -16,7 +16,7 @@ from gradlet.ops.elementwise import affine
 from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import merge, padded, row_major, same_index_axes
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 
 STATE = "dropout_state"
 SEED, STEP, ACTIVE = range(3)
@@ -154,15 +154,15 @@ def _dropout(x, state, salt, group, threshold, scale, view, order):
             return axes
         return axes[:1] if extents[:1] == shape[:1] else ()
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
-        (extents, steps, begin), box = _lies(site.attrs, site.ins[0].shape), parts["x"]
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
+        (extents, steps, begin), region = _lies(site.attrs, site.ins[0].shape), parts["x"]
         if extents != site.ins[0].shape:  # a view: the axis is the dimension that both have
-            box = (box[0], *((0, n) for n in extents[1:]))
-        begin += sum(low * step for (low, _), step in zip(box, steps, strict=True))
+            region = (region[0], *((0, n) for n in extents[1:]))
+        begin += sum(low * step for (low, _), step in zip(region, steps, strict=True))
         kept = {name: site.attrs[name] for name in ("p", "group", "salt")}
         if _ordered(site.attrs):
-            return {**kept, "extents": tile_shape(box), "steps": steps, "begin": begin}
-        _, (apart,) = merge(tile_shape(box), [steps])
+            return {**kept, "extents": tile_shape(region), "steps": steps, "begin": begin}
+        _, (apart,) = merge(tile_shape(region), [steps])
         neighbours = apart in ((), (1,))  # all others would take another kernel than the whole
         return {**kept, "begin": begin} if neighbours else None
 

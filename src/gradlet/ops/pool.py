@@ -17,7 +17,7 @@ from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, integer, ints, pair, register
 from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.channels import MapOp, plane_axes, spatial
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.lib.window import Window, window
 
 
@@ -74,7 +74,7 @@ class _Forward(MapOp):
             Axis("columns", y[3], (slide.forward_span("x", 1), Span("y", 3))),
         )
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         """The last windows of a part may reach into the padding, and beyond it."""
         sides = _slide(site.attrs).forward_tile(parts["x"], parts["y"], site.ins[0].shape[2:])
         if sides is None:
@@ -89,7 +89,7 @@ class _Forward(MapOp):
         return Lowering("pool", self.mode, sizes)
 
 
-def _gradient_tile(site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+def _gradient_tile(site: Site, parts: Mapping[str, Region]) -> Attrs | None:
     """All that is around a part, be it padding or the rest of the plane, is padding to it."""
     sides = _slide(site.attrs).backward_tile(parts["dy"], parts["dx"])
     return None if sides is None else {**site.attrs, "padding": sides, "ceil": (0, 0)}
@@ -160,7 +160,7 @@ class MaxPool2dGrad(MapOp):
             axes.append(Axis(name, -(-dx[dim] // step), (Span("dy", dim), *blocks)))
         return tuple(axes)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return _gradient_tile(site, parts)
 
     def chw_lower(self, site: Site) -> Lowering:
@@ -251,7 +251,7 @@ class AvgPool2dGrad(MapOp):
             slide.backward_axis(1, dx[3], "dy", "dx"),
         )
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         """A part does not know which of its windows reach over the edge of the plane: their means
         have to be over equally many elements."""
         if tile_shape(parts["dx"])[2:] == site.outs[0].shape[2:]:

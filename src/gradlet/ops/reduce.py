@@ -22,7 +22,7 @@ from gradlet.ops.lib.pointwise import (
     row_major,
     strided_copy,
 )
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 
 
 def reduced_shape(attrs: Attrs, shape: Shape) -> Shape:
@@ -116,7 +116,7 @@ class Expand(Op):
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return broadcast_axes(site.outs[0].shape, {"x": site.ins[0].shape})
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return {"shape": tile_shape(parts["y"])}
 
     def lower(self, site: Site) -> Lowering:

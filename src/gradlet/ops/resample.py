@@ -21,7 +21,7 @@ from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.resize import Rule, resized
 from gradlet.ops.lib.channels import MapOp, plane_axes, spatial
 from gradlet.ops.lib.line import batched
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.shape import reshaped
 
 METHODS = ("nearest", "linear", "corners", "mean")
@@ -82,7 +82,7 @@ class _Resample(MapOp):
         given, made = self.maps if self.mode == "forward" else self.maps[::-1]
         return _axes(site, given, made, *self.sides(site))
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return {**site.attrs, "size": tile_shape(parts[self.outputs[0]])[2:]}
 
     def chw_lower(self, site: Site) -> Lowering:

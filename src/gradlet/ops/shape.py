@@ -12,7 +12,7 @@ from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span, ints, registe
 from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import MAX_RANK, row_major, same_index_axes, strided_copy
-from gradlet.ops.lib.tiling import Box, tile_shape
+from gradlet.ops.lib.tiling import Region, tile_shape
 
 
 @register
@@ -44,7 +44,7 @@ class Reshape(Op):
         shared = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
         return same_index_axes(tuple(n for n, _ in shared), ("x", "y"))
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return {"shape": tile_shape(parts["y"])}
 
     def lower(self, site: Site) -> Lowering:

@@ -13,7 +13,7 @@ from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
 from gradlet.kernels.catalogue import Kernel
 from gradlet.ops.base import Size
 from gradlet.planner.launch import Launch, launch_from_json
-from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, windows_of
+from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, views_of
 from gradlet.planner.tiling import Tiling, tiling_from_json
 from gradlet.targets.target import Memory, Target
 
@@ -178,8 +178,8 @@ class Plan:
         return control_bytes(self.tilings)
 
     @property
-    def most_windows(self) -> int:
-        return max(map(windows_of, self.tilings), default=0)
+    def most_views(self) -> int:
+        return max(map(views_of, self.tilings), default=0)
 
     @property
     def sizes_level(self) -> Memory:

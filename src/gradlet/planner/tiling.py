@@ -1,8 +1,9 @@
-"""How one call runs tile by tile: the loops, and the window that each operand is seen through.
+"""How one call runs tile by tile: the loops, and the view that each operand is seen through.
 
-A tile is a range of steps of some axes of a node. Of each operand it needs a box; where the operand
-lies far away, the box is copied into a slot of the nearest memory before the kernel runs, or from
-there afterwards. Tiles of one kind have boxes of one shape, and the kernel gets the same sizes.
+A tile is a range of steps of some axes of a node. Of each operand it needs a region; where the
+operand lies in a backing memory, the region is copied into a stage, a buffer in L1, before the
+kernel runs, or from there afterwards. Tiles of one class have regions of one shape, and the kernel
+gets the same sizes.
 """
 
 from __future__ import annotations
@@ -19,56 +20,56 @@ from gradlet.planner.launch import EVERY, LAST, LATER, Launch, launch_from_json
 
 WORD = 4
 Range = tuple[int, int]
-Box = tuple[Range, ...]
+Region = tuple[Range, ...]
 
 
 @dataclass(frozen=True)
 class TileAxis:
-    """`tile` steps of the axis at a time, the last tile fewer; the kind of each tile."""
+    """`tile` steps of the axis at a time, the last tile fewer; the class of each tile."""
 
     name: str
     size: int
     tile: int
     reduction: bool
-    kinds: tuple[int, ...]
+    classes: tuple[int, ...]
 
     @property
     def count(self) -> int:
         return -(-self.size // self.tile)
 
     @property
-    def kind_count(self) -> int:
-        return max(self.kinds) + 1
+    def class_count(self) -> int:
+        return max(self.classes) + 1
 
     def range(self, index: int) -> Range:
         return index * self.tile, min((index + 1) * self.tile, self.size)
 
 
 @dataclass(frozen=True)
-class Window:
+class TileView:
     """One operand. item: bytes of an element. spans: (number of the axis, which dimension it
     selects and how).
 
-    near: what the buffers of its slots are called, which are `slot_buffers`; "" if the operand is
-    used where it lies. once: only the first tile of a reduction gets it. early: its first box is
-    fetched while the call before still computes. fetched: the operand stays in its far memory, and
-    the kernel itself copies what it needs.
+    buffer: what the buffers of its stages are called, which are `stage_buffers`; "" if the operand
+    is used where it lies. once: only the first tile of a reduction gets it. prefetched: its first
+    region is fetched while the call before still computes. fetched: the operand stays in its
+    backing memory, and the kernel itself copies what it needs.
     """
 
     tensor: str
     shape: Shape
     item: int
     spans: tuple[tuple[int, Span], ...]
-    near: str = ""
-    slots: int = 0
-    slot_bytes: int = 0
+    buffer: str = ""
+    stages: int = 0
+    stage_bytes: int = 0
     load: bool = False
     store: bool = False
     once: bool = False
-    early: bool = False
+    prefetched: bool = False
     fetched: bool = False
 
-    def box(self, ranges: Sequence[Range]) -> Box:
+    def region(self, ranges: Sequence[Range]) -> Region:
         """What the tile with these ranges of all axes needs."""
         found = [(0, extent) for extent in self.shape]
         for axis, span in self.spans:
@@ -82,31 +83,33 @@ class Window:
         return low, max(high, low + 1)
 
     def runs(self, ranges: Sequence[Range]) -> Lines | None:
-        """The box of these ranges as a transfer."""
-        return lines_of(self.shape, self.box(ranges), self.item)
+        """The region of these ranges as a transfer."""
+        return lines_of(self.shape, self.region(ranges), self.item)
 
     @property
     def axes(self) -> tuple[int, ...]:
         return tuple(sorted({axis for axis, _ in self.spans}))
 
     @property
-    def slot_buffers(self) -> tuple[str, ...]:
-        return tuple(f"{self.near}.{slot}" for slot in range(self.slots)) if self.near else ()
+    def stage_buffers(self) -> tuple[str, ...]:
+        return (
+            tuple(f"{self.buffer}.{stage}" for stage in range(self.stages)) if self.buffer else ()
+        )
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Loops from the outermost to the innermost, reductions inside; windows by the position of the
+    """Loops from the outermost to the innermost, reductions inside; views by the position of the
     operand among the call's outputs and inputs, None for one that is left out; behind them those
     in which partial sums add up that a launch goes on with.
 
-    launches: what a tile may run, in order; their sizes are numbered over the kinds of all axes
-    with the last axis fastest. double_buffered: the boxes of the next tile are fetched while this
+    launches: what a tile may run, in order; their sizes are numbered over the classes of all axes
+    with the last axis fastest. double_buffered: the regions of the next tile are fetched while this
     one is computed.
     """
 
     axes: tuple[TileAxis, ...]
-    windows: tuple[Window | None, ...]
+    views: tuple[TileView | None, ...]
     double_buffered: bool
     launches: tuple[Launch, ...] = ()
 
@@ -114,10 +117,10 @@ class Tiling:
     def count(self) -> int:
         return prod(axis.count for axis in self.axes)
 
-    def kind(self, index: Sequence[int]) -> int:
+    def tile_class(self, index: Sequence[int]) -> int:
         number = 0
         for axis, at in zip(self.axes, index, strict=True):
-            number = number * axis.kind_count + axis.kinds[at]
+            number = number * axis.class_count + axis.classes[at]
         return number
 
     def ranges(self, index: Sequence[int]) -> tuple[Range, ...]:
@@ -141,26 +144,27 @@ class Tiling:
 
     def __str__(self) -> str:
         loops = ", ".join(f"{axis.name} by {axis.tile} of {axis.size}" for axis in self.axes)
-        return f"{self.count} tiles{' ahead' if self.double_buffered else ''}: {loops or 'whole'}"
+        how = ", double-buffered" if self.double_buffered else ""
+        return f"{self.count} tiles{how}: {loops or 'whole'}"
 
     @property
-    def near_bytes(self) -> int:
-        return sum(w.slots * w.slot_bytes for w in self.windows if w and w.near)
+    def l1_bytes(self) -> int:
+        return sum(w.stages * w.stage_bytes for w in self.views if w and w.buffer)
 
     def used_in_place(self, tensor: str) -> Tiling:
         """The same with a tensor used where it lies."""
-        windows = tuple(
-            replace(w, near="", slots=0, slot_bytes=0, load=False, store=False)
+        views = tuple(
+            replace(w, buffer="", stages=0, stage_bytes=0, load=False, store=False)
             if w and w.tensor == tensor
             else w
-            for w in self.windows
+            for w in self.views
         )
-        return replace(self, windows=windows)
+        return replace(self, views=views)
 
 
 @dataclass(frozen=True)
 class Lines:
-    """A box as a transfer: `planes` times `lines` runs of `bytes` at these distances."""
+    """A region as a transfer: `planes` times `lines` runs of `bytes` at these distances."""
 
     bytes: int
     lines: int
@@ -169,11 +173,11 @@ class Lines:
     plane_pitch: int
 
 
-def lines_of(shape: Shape, box: Box, item: int) -> Lines | None:
-    """The runs of bytes that a box takes in its tensor, or None if it has too many levels."""
+def lines_of(shape: Shape, region: Region, item: int) -> Lines | None:
+    """The runs of bytes that a region takes in its tensor, or None if it has too many levels."""
     run, pitch, outer = item, item, []
     whole = True  # everything further inside is taken whole
-    for extent, (low, high) in zip(reversed(shape), reversed(box), strict=True):
+    for extent, (low, high) in zip(reversed(shape), reversed(region), strict=True):
         if whole:
             run *= high - low
         elif high - low > 1:
@@ -192,30 +196,30 @@ def lines_of(shape: Shape, box: Box, item: int) -> Lines | None:
     return Lines(run, lines, pitch, planes, plane_pitch)
 
 
-def dense(shape: Shape, box: Box) -> bool:
-    """Whether a box is one run of bytes."""
-    found = lines_of(shape, box, 1)
+def dense(shape: Shape, region: Region) -> bool:
+    """Whether a region is one run of bytes."""
+    found = lines_of(shape, region, 1)
     return found is not None and found.lines * found.planes == 1
 
 
-def box_elements(box: Box) -> int:
-    return prod(high - low for low, high in box)
+def region_elements(region: Region) -> int:
+    return prod(high - low for low, high in region)
 
 
-def slot_size(elements: int, item: int) -> int:
-    """Bytes of a slot for so many elements: the next slot begins at a word."""
+def stage_size(elements: int, item: int) -> int:
+    """Bytes of a stage for so many elements: the next stage begins at a word."""
     return -(-elements * item // WORD) * WORD
 
 
 def tiling_from_json(value: Mapping[str, Any]) -> Tiling:
     return Tiling(
-        tuple(TileAxis(**{**axis, "kinds": tuple(axis["kinds"])}) for axis in value["axes"]),
-        tuple(_window_from_json(window) if window else None for window in value["windows"]),
+        tuple(TileAxis(**{**axis, "classes": tuple(axis["classes"])}) for axis in value["axes"]),
+        tuple(_view_from_json(view) if view else None for view in value["views"]),
         value["double_buffered"],
         tuple(map(launch_from_json, value["launches"])),
     )
 
 
-def _window_from_json(value: Mapping[str, Any]) -> Window:
+def _view_from_json(value: Mapping[str, Any]) -> TileView:
     spans = tuple((axis, Span(**span)) for axis, span in value["spans"])
-    return Window(**{**value, "shape": tuple(value["shape"]), "spans": spans})
+    return TileView(**{**value, "shape": tuple(value["shape"]), "spans": spans})

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from gradlet.kernels.catalogue import Kernel
 from gradlet.planner.launch import Launch
 from gradlet.planner.model import Call
-from gradlet.planner.tiling import Box, Tiling, Window
+from gradlet.planner.tiling import Region, TileView, Tiling
 
 
 @dataclass(frozen=True)
-class View:
-    """A window while a tile is computed: its box, and the slot that holds it."""
+class Placement:
+    """A view while a tile is computed: its region, and the stage that holds it."""
 
-    window: Window
-    box: Box
-    slot: int
+    view: TileView
+    region: Region
+    stage: int
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A launch is entered by all cores. views: by position, empty for a call without tiles."""
+    """A launch is entered by all cores. placements: by position, empty for a call without tiles."""
 
     launch: Launch
-    views: tuple[View | None, ...] = ()
+    placements: tuple[Placement | None, ...] = ()
     first: bool = True  # of the entries into a tile
 
     @property
@@ -40,26 +40,28 @@ def entries(call: Call) -> Iterator[Entry]:
         for launch in call.whole:
             yield from (Entry(launch) for _ in range(launch.repeat))
         return
-    for views, index in _tiles(tiling):
+    for placements, index in _tiles(tiling):
         first = True
         for launch in tiling.launches:
             if tiling.runs(launch, index):
                 for _ in range(launch.repeat):
-                    yield Entry(launch, views, first)
+                    yield Entry(launch, placements, first)
                     first = False
 
 
-def _tiles(tiling: Tiling) -> Iterator[tuple[tuple[View | None, ...], tuple[int, ...]]]:
-    """A window goes on to its next slot whenever its box is another."""
-    views: list[View | None] = [None] * len(tiling.windows)
+def _tiles(tiling: Tiling) -> Iterator[tuple[tuple[Placement | None, ...], tuple[int, ...]]]:
+    """A view goes on to its next stage whenever its region is another."""
+    placements: list[Placement | None] = [None] * len(tiling.views)
     for index in tiling.indices():
         ranges = tiling.ranges(index)
-        for position, window in enumerate(tiling.windows):
-            if window is None:
+        for position, view in enumerate(tiling.views):
+            if view is None:
                 continue
-            box, old = window.box(ranges), views[position]
+            region, old = view.region(ranges), placements[position]
             if old is None:
-                views[position] = View(window, box, 0)
-            elif box != old.box:
-                views[position] = View(window, box, (old.slot + 1) % max(1, window.slots))
-        yield tuple(views), index
+                placements[position] = Placement(view, region, 0)
+            elif region != old.region:
+                placements[position] = Placement(
+                    view, region, (old.stage + 1) % max(1, view.stages)
+                )
+        yield tuple(placements), index

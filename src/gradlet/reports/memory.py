@@ -276,8 +276,8 @@ def _layers(plan: Plan, owners: Owners) -> list[Row]:
     for call in plan.calls:
         for name in call.nodes:
             _note_node(ledger, owners, nodes[name], owners.of_node(call.nodes[0]))
-        windows = call.tiling.windows if call.tiling else ()
-        passing = [call.scratch, *(name for w in windows if w for name in w.slot_buffers)]
+        views = call.tiling.views if call.tiling else ()
+        passing = [call.scratch, *(name for w in views if w for name in w.stage_buffers)]
         ledger.note_passing((owners.of_node(call.nodes[0]), call.phase), passing)
     modules = dict.fromkeys((INPUT, *map(owners.of_node, nodes), LOSS, SHARED))
     return [

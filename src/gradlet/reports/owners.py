@@ -54,8 +54,8 @@ class Owners:
                 unrolled = call.kernel.variant.startswith(("im2col", "im2row"))
                 self._kinds[call.scratch] = "im2col" if unrolled else "scratch"
                 self._tensors[call.scratch] = self._nodes[call.nodes[0]]
-            for window in call.tiling.windows if call.tiling else ():
-                for name in window.slot_buffers if window else ():
+            for view in call.tiling.views if call.tiling else ():
+                for name in view.stage_buffers if view else ():
                     self._kinds[name] = "tiles"
                     self._tensors[name] = self._nodes[call.nodes[0]]
 

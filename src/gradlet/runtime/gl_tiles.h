@@ -1,9 +1,9 @@
-/* Runs one kernel call tile by tile. Operands that lie in a far memory are seen through windows: the
- * box that a tile needs is copied into a slot of the near memory, or from there when it is done; with
- * `ahead` that of the next tile, while this one is computed. Every window belongs to a core, which
+/* Runs one kernel call tile by tile. Operands that lie in a backing memory are seen through views: the
+ * region that a tile needs is copied into a stage of L1, or from there when it is done; with
+ * double buffering that of the next tile, while this one is computed. Every view belongs to a core, which
  * moves it and waits for its copies, so that no core has much to do besides computing.
  *
- * The table of a call is read-only and lies far away; it is copied near before the call starts, so
+ * The table of a call is read-only and lies in a backing memory; it is copied to L1 before the call starts, so
  * that everything it points to inside itself is an offset from its start. */
 #ifndef GL_TILES_H
 #define GL_TILES_H
@@ -11,68 +11,68 @@
 #include "gl_port.h"
 
 #define GL_TILE_AXES 4
-#define GL_TILE_SLOTS 3
-#ifndef GL_TILE_WINDOWS
-#define GL_TILE_WINDOWS 16 /* operands of a call at most */
+#define GL_TILE_STAGES 3
+#ifndef GL_TILE_VIEWS
+#define GL_TILE_VIEWS 16 /* operands of a call at most */
 #endif
 
-/* A box as a copy: planes x lines runs of bytes, at these distances in the far memory. */
+/* A region as a copy: planes x lines runs of bytes, at these distances in the backing memory. */
 typedef struct {
     int32_t bytes, lines, pitch, planes, plane_pitch;
-} gl_box;
+} gl_region;
 
-/* What a place along an axis adds to the start of a window and to the place of its box among the boxes,
+/* What a place along an axis adds to the start of a view and to the place of its region among the regions,
  * in bytes; of the sizes of a tile, to theirs and to those of what finishes it. */
 typedef struct {
-    int32_t far, box;
-} gl_hop;
+    int32_t backing, region;
+} gl_offset;
 
-/* An axis that moves a window, and the offset of the hops to its tiles. */
+/* An axis that moves a view, and where the offsets of its tiles are. */
 typedef struct {
-    uint16_t axis, hops;
+    uint16_t axis, offsets;
 } gl_step;
 
 typedef struct {
-    char *far, *near[GL_TILE_SLOTS]; /* near is 0 where the operand is used in place */
-    uint8_t slots, load, store, moved_by; /* moved_by: bits of the axes that change its box */
-    uint16_t boxes, first_step, steps, early; /* offsets of its first box and step; early: see below */
-} gl_window;
+    char *backing, *l1[GL_TILE_STAGES]; /* l1 is 0 where the operand is used in place */
+    uint8_t stages, load, store, moved_by; /* moved_by: bits of the axes that change its region */
+    uint16_t regions, first_step, steps, prefetched; /* offsets of its first region and step; prefetched: see below */
+} gl_tile_view;
 
 typedef struct gl_frame gl_frame;
 typedef void gl_kernel(gl_core me, const gl_frame *f, int32_t step);
 
 typedef struct {
-    gl_kernel *first, *more, *finish; /* tiles that start a sum, that add to it; after the last */
+    gl_kernel *first, *later, *last; /* tiles that start a sum, that add to it; after the last */
     int32_t repeat; /* calls of the kernel per tile, with a barrier between */
-    uint8_t axes, windows, reductions, ahead; /* axes: outermost first; reductions from this one on */
+    uint8_t axes, views, reductions, double_buffered; /* axes: outermost first; reductions from this one on */
     int32_t count[GL_TILE_AXES];
-    uint16_t sizes, finish_sizes, first_step, steps; /* offsets; steps from size to size, and their number */
-    uint32_t idle; /* bits of the axes along which only the first tile has something to do for a rider */
+    uint16_t sizes, last_sizes, first_step, steps; /* offsets; steps from size to size, and their number */
+    uint32_t first_only; /* bits of the axes along which only the first tile runs what is fused beside */
 } gl_tiling;
 
 /* What the kernel of a tile gets: its operands in the order of the call, and the sizes. */
 struct gl_frame {
-    gl_kernel *kernel, *finish;
-    const void *sizes, *finish_sizes;
-    int32_t rests; /* what rides on the call */
-    void *t[GL_TILE_WINDOWS];
+    gl_kernel *kernel, *last;
+    const void *sizes, *last_sizes;
+    int32_t skips; /* what is fused beside */
+    void *t[GL_TILE_VIEWS];
 };
 
-/* Where a window stands, where the kernel finds it, and what it still has to write back. */
+/* Where a view stands, where the kernel finds it, and what it still has to write back. */
 typedef struct {
-    char *far, *at, *put_from, *put_to;
-    const gl_box *box, *put_box;
-    uint32_t slot;
-} gl_window_state;
+    char *backing, *at, *put_from, *put_to;
+    const gl_region *region, *put_region;
+    uint32_t stage;
+} gl_view_state;
 
-/* Two per network, in the near memory: the windows of a call that are early are at their first boxes
+/* Two per network, in L1: the views of a call that are prefetched are at their first regions
  * before it begins, since the call before has fetched these, together with the table. */
 typedef struct {
-    gl_window_state windows[GL_TILE_WINDOWS];
+    gl_view_state views[GL_TILE_VIEWS];
     gl_frame frames[2];
 } gl_tiles;
 
-/* What a core needs to move its windows; table is the copy in the near memory. */
+/* What a core needs to move its views; table is the copy in L1. */
 typedef struct {
     gl_tiles *tiles;
     const gl_tiling *table;
@@ -83,91 +83,91 @@ typedef struct {
 /* Not inline, as all that runs between two tiles has left the instruction cache by then: what is
  * short comes back soon. Functions end with the call of the next, where they can, and what is rare
  * is in one of its own: so that few registers are saved. */
-static __attribute__((noinline, unused)) void gl_box_planes(char *near, char *far, const gl_box *box, uint32_t direction)
+static __attribute__((noinline, unused)) void gl_region_planes(char *l1, char *backing, const gl_region *region, uint32_t direction)
 {
-    int32_t plane = box->planes;
+    int32_t plane = region->planes;
     do {
-        gl_dma_copy(near, far, (uint32_t)box->bytes, (uint32_t)box->lines, (uint32_t)box->pitch, direction);
-        near += box->bytes * box->lines;
-        far += box->plane_pitch;
+        gl_dma_copy(l1, backing, (uint32_t)region->bytes, (uint32_t)region->lines, (uint32_t)region->pitch, direction);
+        l1 += region->bytes * region->lines;
+        backing += region->plane_pitch;
     } while (--plane > 0);
 }
 
-static __attribute__((noinline, unused)) void gl_box_copy(char *near, char *far, const gl_box *box, uint32_t direction)
+static __attribute__((noinline, unused)) void gl_region_copy(char *l1, char *backing, const gl_region *region, uint32_t direction)
 {
-    if (box->planes > 1)
-        gl_box_planes(near, far, box, direction);
+    if (region->planes > 1)
+        gl_region_planes(l1, backing, region, direction);
     else
-        gl_dma_copy(near, far, (uint32_t)box->bytes, (uint32_t)box->lines, (uint32_t)box->pitch, direction);
+        gl_dma_copy(l1, backing, (uint32_t)region->bytes, (uint32_t)region->lines, (uint32_t)region->pitch, direction);
 }
 
-/* Starts to write back what has been computed in the slot that a window has left. */
-static inline void gl_window_store(gl_window_state *state)
+/* Starts to write back what has been computed in the stage that a view has left. */
+static inline void gl_view_store(gl_view_state *state)
 {
-    const gl_box *box = state->put_box;
-    if (!box) return;
-    state->put_box = 0;
-    gl_box_copy(state->put_from, state->put_to, box, GL_DMA_OUT);
+    const gl_region *region = state->put_region;
+    if (!region) return;
+    state->put_region = 0;
+    gl_region_copy(state->put_from, state->put_to, region, GL_DMA_OUT);
 }
 
-/* The sum of the hops to the tile at hand. */
-static inline gl_hop gl_hops(const gl_walk *walk, const char *table, uint32_t first, uint32_t count)
+/* The sum of the offsets to the tile at hand. */
+static inline gl_offset gl_offset_of(const gl_walk *walk, const char *table, uint32_t first, uint32_t count)
 {
-    gl_hop sum = {0, 0};
+    gl_offset sum = {0, 0};
     const gl_step *step = (const gl_step *)(table + first);
     for (const gl_step *end = step + count; step < end; ++step) {
-        const gl_hop *hop = (const gl_hop *)(table + step->hops) + walk->index[step->axis];
-        sum.far += hop->far;
-        sum.box += hop->box;
+        const gl_offset *offset = (const gl_offset *)(table + step->offsets) + walk->index[step->axis];
+        sum.backing += offset->backing;
+        sum.region += offset->region;
     }
     return sum;
 }
 
-/* The new box goes to the slot of the old one, when that is out of it. */
-static __attribute__((noinline, unused)) void gl_window_replace(gl_window_state *state, int load)
+/* The new region goes to the stage of the old one, when that is out of it. */
+static __attribute__((noinline, unused)) void gl_view_replace(gl_view_state *state, int load)
 {
-    gl_window_store(state);
+    gl_view_store(state);
     gl_dma_wait_all();
-    if (load) gl_box_copy(state->at, state->far, state->box, GL_DMA_IN);
+    if (load) gl_region_copy(state->at, state->backing, state->region, GL_DMA_IN);
 }
 
-/* Moves one window to the tile at hand, and says where the kernel finds it. If its box is another than
- * before, the old one is to be written back, and the new one is fetched into the next slot. */
-static __attribute__((noinline, unused)) void gl_window_move(
-    const gl_walk *walk, const gl_window *window, gl_window_state *state, void **place)
+/* Moves one view to the tile at hand, and says where the kernel finds it. If its region is another than
+ * before, the old one is to be written back, and the new one is fetched into the next stage. */
+static __attribute__((noinline, unused)) void gl_view_move(
+    const gl_walk *walk, const gl_tile_view *view, gl_view_state *state, void **place)
 {
     const char *table = (const char *)walk->table;
-    const gl_hop hop = gl_hops(walk, table, window->first_step, window->steps);
-    char *far = window->far + hop.far;
-    if (!window->near[0]) {
-        *place = state->at = far;
+    const gl_offset offset = gl_offset_of(walk, table, view->first_step, view->steps);
+    char *backing = view->backing + offset.backing;
+    if (!view->l1[0]) {
+        *place = state->at = backing;
         return;
     }
-    const gl_box *box = (const gl_box *)(table + window->boxes + hop.box), *old = state->box;
-    char *old_far = state->far;
-    if (old_far == far && old == box) {
+    const gl_region *region = (const gl_region *)(table + view->regions + offset.region), *old = state->region;
+    char *old_backing = state->backing;
+    if (old_backing == backing && old == region) {
         *place = state->at;
         return;
     }
-    state->far = far;
-    state->box = box;
-    uint32_t slot = 0;
+    state->backing = backing;
+    state->region = region;
+    uint32_t stage = 0;
     if (old) {
-        if (window->store) {
+        if (view->store) {
             state->put_from = state->at;
-            state->put_to = old_far;
-            state->put_box = old;
+            state->put_to = old_backing;
+            state->put_region = old;
         }
-        slot = state->slot + 1;
-        if (slot == window->slots) slot = 0;
+        stage = state->stage + 1;
+        if (stage == view->stages) stage = 0;
     }
-    char *near = window->near[slot];
-    state->slot = slot;
-    *place = state->at = near;
-    if (state->put_box && !walk->table->ahead)
-        gl_window_replace(state, window->load);
-    else if (window->load)
-        gl_box_copy(near, far, box, GL_DMA_IN);
+    char *l1 = view->l1[stage];
+    state->stage = stage;
+    *place = state->at = l1;
+    if (state->put_region && !walk->table->double_buffered)
+        gl_view_replace(state, view->load);
+    else if (view->load)
+        gl_region_copy(l1, backing, region, GL_DMA_IN);
 }
 
 /* The kernel and the sizes of the tile at hand. */
@@ -175,34 +175,34 @@ static __attribute__((noinline, unused)) void gl_frame_choose(const gl_walk *wal
 {
     const gl_tiling *table = walk->table;
     const char *start = (const char *)table;
-    const gl_hop hop = gl_hops(walk, start, table->first_step, table->steps);
-    int32_t added = 0, last = 1;
+    const gl_offset offset = gl_offset_of(walk, start, table->first_step, table->steps);
+    int32_t added = 0, complete = 1;
     for (int axis = table->reductions; axis < table->axes; ++axis) {
         added |= walk->index[axis];
-        last &= walk->index[axis] == table->count[axis] - 1;
+        complete &= walk->index[axis] == table->count[axis] - 1;
     }
-    int32_t rests = 0;
+    int32_t skips = 0;
     const int32_t *index = walk->index;
-    for (uint32_t idle = table->idle; idle; idle >>= 1, ++index)
-        if (idle & 1) rests |= *index;
-    frame->rests = rests;
-    frame->kernel = added ? table->more : table->first;
-    frame->finish = last ? table->finish : 0;
-    frame->sizes = start + table->sizes + hop.far;
-    frame->finish_sizes = start + table->finish_sizes + hop.box;
+    for (uint32_t first_only = table->first_only; first_only; first_only >>= 1, ++index)
+        if (first_only & 1) skips |= *index;
+    frame->skips = skips;
+    frame->kernel = added ? table->later : table->first;
+    frame->last = complete ? table->last : 0;
+    frame->sizes = start + table->sizes + offset.backing;
+    frame->last_sizes = start + table->last_sizes + offset.region;
 }
 
-/* The number of the first window of a core; the last cores, which often have the least to do, come
+/* The number of the first view of a core; the last cores, which often have the least to do, come
  * first. The core behind them, if there is one, fills in the rest of the frame. */
-static inline int gl_first_window(gl_core me) { return me.count - 1 - me.id; }
+static inline int gl_first_view(gl_core me) { return me.count - 1 - me.id; }
 
-/* One window goes on to the next tile. */
-static __attribute__((noinline, unused)) void gl_window_turn(const gl_walk *walk, int w, gl_frame *frame)
+/* One view goes on to the next tile. */
+static __attribute__((noinline, unused)) void gl_view_turn(const gl_walk *walk, int w, gl_frame *frame)
 {
-    const gl_window *window = (const gl_window *)(walk->table + 1) + w;
-    gl_window_state *state = &walk->tiles->windows[w];
-    if (window->moved_by & walk->moved)
-        gl_window_move(walk, window, state, &frame->t[w]);
+    const gl_tile_view *view = (const gl_tile_view *)(walk->table + 1) + w;
+    gl_view_state *state = &walk->tiles->views[w];
+    if (view->moved_by & walk->moved)
+        gl_view_move(walk, view, state, &frame->t[w]);
     else
         frame->t[w] = state->at;
 }
@@ -218,13 +218,13 @@ static inline void gl_walk_on(gl_walk *walk)
     }
 }
 
-/* This core's part of writing back what is still near. */
+/* This core's part of writing back what is still in L1. */
 static inline void gl_tiles_end(const gl_walk *walk, gl_core me)
 {
-    const gl_window *windows = (const gl_window *)(walk->table + 1);
-    for (int w = gl_first_window(me); w < walk->table->windows; w += me.count) {
-        const gl_window_state *state = &walk->tiles->windows[w];
-        if (windows[w].store) gl_box_copy(state->at, state->far, state->box, GL_DMA_OUT);
+    const gl_tile_view *views = (const gl_tile_view *)(walk->table + 1);
+    for (int w = gl_first_view(me); w < walk->table->views; w += me.count) {
+        const gl_view_state *state = &walk->tiles->views[w];
+        if (views[w].store) gl_region_copy(state->at, state->backing, state->region, GL_DMA_OUT);
     }
     gl_dma_wait_all();
 }
@@ -235,21 +235,21 @@ static inline void gl_tiles_compute(const gl_frame *frame, int32_t repeat)
         if (step > 0) GL_BARRIER();
         GL_EACH_CORE(me) { frame->kernel(me, frame, step); }
     }
-    if (!frame->finish) return;
+    if (!frame->last) return;
     GL_BARRIER();
-    GL_EACH_CORE(me) { frame->finish(me, frame, 0); }
+    GL_EACH_CORE(me) { frame->last(me, frame, 0); }
 }
 
-static inline void gl_window_reset(gl_window_state *state) { state->box = state->put_box = 0; }
+static inline void gl_view_reset(gl_view_state *state) { state->region = state->put_region = 0; }
 
-/* This core's windows of the next call that are early go to their first boxes. */
-static __attribute__((noinline, unused)) void gl_tiles_fetch_early(const gl_walk *next, gl_core me)
+/* This core's views of the next call that are prefetched go to their first regions. */
+static __attribute__((noinline, unused)) void gl_tiles_prefetch(const gl_walk *next, gl_core me)
 {
-    const gl_window *windows = (const gl_window *)(next->table + 1);
-    for (int w = gl_first_window(me); w < next->table->windows; w += me.count) {
-        gl_window_reset(&next->tiles->windows[w]);
+    const gl_tile_view *views = (const gl_tile_view *)(next->table + 1);
+    for (int w = gl_first_view(me); w < next->table->views; w += me.count) {
+        gl_view_reset(&next->tiles->views[w]);
         void *place;
-        if (windows[w].early) gl_window_move(next, &windows[w], &next->tiles->windows[w], &place);
+        if (views[w].prefetched) gl_view_move(next, &views[w], &next->tiles->views[w], &place);
     }
 }
 
@@ -265,18 +265,18 @@ static inline void gl_tiles_prepare(const gl_walk *walk, const gl_walk *next, gl
 {
     GL_EACH_CORE(me)
     {
-        const int count = walk->table->windows;
-        int w = gl_first_window(me);
+        const int count = walk->table->views;
+        int w = gl_first_view(me);
         for (; w < count; w += me.count) {
-            gl_window_store(&walk->tiles->windows[w]);
-            if (frame) gl_window_turn(walk, w, frame);
+            gl_view_store(&walk->tiles->views[w]);
+            if (frame) gl_view_turn(walk, w, frame);
         }
         if (w == count && frame) gl_frame_choose(walk, frame);
-        if (next && !frame) gl_tiles_fetch_early(next, me);
+        if (next && !frame) gl_tiles_prefetch(next, me);
     }
 }
 
-/* All windows at their first boxes. Without a table it is near already. */
+/* All views at their first regions. Without a table it is in L1 already. */
 static inline void gl_tiles_begin(const gl_walk *walk, const gl_tiling *table, uint32_t bytes)
 {
     if (table) {
@@ -285,35 +285,35 @@ static inline void gl_tiles_begin(const gl_walk *walk, const gl_tiling *table, u
         GL_BARRIER();
         GL_EACH_CORE(me)
         {
-            for (int w = gl_first_window(me); w < walk->table->windows; w += me.count)
-                gl_window_reset(&walk->tiles->windows[w]);
+            for (int w = gl_first_view(me); w < walk->table->views; w += me.count)
+                gl_view_reset(&walk->tiles->views[w]);
         }
     }
     gl_tiles_prepare(walk, 0, &walk->tiles->frames[0]);
 }
 
-/* Every core of the team calls this; near has room for the table, count is the number of tiles. table
+/* Every core of the team calls this; l1 has room for the table, count is the number of tiles. table
  * is 0 if the call before has fetched it. next is the table of the call behind, which is fetched here
- * together with the windows that are early, or 0; its place is `other` bytes from this one's. */
+ * together with the views that are prefetched, or 0; its place is `other` bytes from this one's. */
 static __attribute__((noinline, unused)) void gl_tiles_run(
-    gl_tiles *tiles, void *near, const gl_tiling *table, uint32_t bytes, int32_t count, const gl_tiling *next,
+    gl_tiles *tiles, void *l1, const gl_tiling *table, uint32_t bytes, int32_t count, const gl_tiling *next,
     uint32_t next_bytes, int32_t other)
 {
-    gl_walk walk = {tiles, near, {0}, ~0u};
-    const gl_walk behind = {other > 0 ? tiles + 1 : tiles - 1, (void *)((char *)near + other), {0}, ~0u};
+    gl_walk walk = {tiles, l1, {0}, ~0u};
+    const gl_walk behind = {other > 0 ? tiles + 1 : tiles - 1, (void *)((char *)l1 + other), {0}, ~0u};
     gl_tiles_begin(&walk, table, bytes);
     if (next && count == 1) gl_table_fetch(&behind, next, next_bytes);
     gl_dma_wait_all();
     GL_BARRIER();
     if (next && count > 1) gl_table_fetch(&behind, next, next_bytes);
-    const int32_t repeat = walk.table->repeat, ahead = walk.table->ahead;
+    const int32_t repeat = walk.table->repeat, double_buffered = walk.table->double_buffered;
     gl_frame *frame = &tiles->frames[0], *following = &tiles->frames[1];
     for (;;) {
         const int more = --count > 0;
         gl_walk_on(&walk);
-        if (ahead) gl_tiles_prepare(&walk, next ? &behind : 0, more ? following : 0);
+        if (double_buffered) gl_tiles_prepare(&walk, next ? &behind : 0, more ? following : 0);
         gl_tiles_compute(frame, repeat);
-        if (!ahead) {
+        if (!double_buffered) {
             GL_BARRIER();
             gl_tiles_prepare(&walk, next ? &behind : 0, more ? following : 0);
         }

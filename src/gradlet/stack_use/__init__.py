@@ -8,7 +8,15 @@ Recursion, and stack that grows in a loop, have no bound: StackError.
 Needs nothing but Python, since every project for a device has a copy: `make device` runs it.
 """
 
-from .bound import GUARD, reserved_for, stack_need
-from .program import Program, StackError
+from .bound import GUARD, needs_of, reserved_for, stack_need
+from .program import Program, StackError, loaded_bytes
 
-__all__ = ["GUARD", "Program", "StackError", "reserved_for", "stack_need"]
+__all__ = [
+    "GUARD",
+    "Program",
+    "StackError",
+    "loaded_bytes",
+    "needs_of",
+    "reserved_for",
+    "stack_need",
+]

@@ -42,9 +42,9 @@ class Analysis:
             if not wanted - known:
                 return
 
-    def need(self) -> int:
-        """Bytes of the deepest way, from an empty stack on."""
-        return self._need(self.root, ())
+    def need(self, name: str = "") -> int:
+        """Bytes of the deepest way from start-up on, or from a function that it calls."""
+        return self._need((self.program.address(name), RA) if name else self.root, ())
 
     def _need(self, key: tuple[int, int], above: tuple[tuple[int, int], ...]) -> int:
         if key in above:
@@ -75,6 +75,12 @@ def stack_need(elf: bytes, called: Sequence[str] = ()) -> int:
     if key not in _known:
         _known[key] = Analysis(program, called).need()
     return _known[key]
+
+
+def needs_of(elf: bytes, names: Sequence[str]) -> dict[str, int]:
+    """Bytes that functions need, with all that they call."""
+    analysis = Analysis(Program(elf), names)
+    return {name: analysis.need(name) for name in names}
 
 
 def reserved_for(need: int) -> int:

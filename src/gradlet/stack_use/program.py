@@ -129,3 +129,9 @@ class Program:
         """Places within a function that stand in tables, as for a switch."""
         end = min((f for f in self.functions if f > start), default=1 << 32)
         return {word for word in self.table_words - self.named if start < word < end}
+
+
+def loaded_bytes(data: bytes) -> int:
+    """Code and constants of an ELF file, or of a part of one that is not linked yet."""
+    sections = Program(data).sections
+    return sum(s.size for s in sections if s.kind == 1 and (s.is_code or "rodata" in s.name))

@@ -80,18 +80,27 @@ class Values:
 
 def recalled(key: str) -> Any:
     """A value that was kept under this key; None if there is none."""
+    return all_recalled([key]).get(key)
+
+
+def all_recalled(keys: Iterable[str]) -> dict[str, Any]:
+    """Those of several keys that are there."""
     values = Values()
     try:
-        return values.recall([key]).get(key)
+        return values.recall(keys)
     finally:
         values.close()
 
 
 def kept(key: str, value: Any) -> None:
     """Keep a value; that nothing can be kept costs time only."""
+    all_kept({key: value})
+
+
+def all_kept(found: Mapping[str, Any]) -> None:
     values = Values()
     try:
-        values.add({key: value})
+        values.add(found)
     finally:
         values.close()
 

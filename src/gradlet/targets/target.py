@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from gradlet.errors import GradletError
+from gradlet.targets.cost import Cost
 
 FOLDER = Path(__file__).parent
 UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -32,7 +33,8 @@ class Target:
     stack: bytes per core, in the nearest memory, guard included. code: bytes that are kept for the
     program, in the second memory if there are several. flags: the compiler's, with a macro for
     each instruction set that C cannot ask for itself, such as GL_XPULP. machine: every parameter of
-    the simulator, if there is one for this target. gvsoc: what GVSoC calls the same machine.
+    the simulator, if there is one for this target. gvsoc: what GVSoC calls the same machine. cost:
+    by what the planner compares tilings.
     """
 
     name: str
@@ -46,18 +48,12 @@ class Target:
     flags: tuple[str, ...] = ()
     machine: tuple[tuple[str, int], ...] = ()
     gvsoc: str = ""
+    cost: Cost = field(default_factory=Cost)
 
     @property
     def home(self) -> Memory:
         """The memory of the program, and of data that nothing asks to lie elsewhere."""
         return self.memories[min(1, len(self.memories) - 1)]
-
-    def bandwidth(self, farthest: bool) -> float:
-        """Bytes that a transfer to the nearest memory moves per cycle."""
-        machine = dict(self.machine)
-        if farthest and len(self.memories) > 2:
-            return machine.get("dma_l3_rate", 2)
-        return 4 * machine.get("dma_ports", 4) / 2
 
     def room(self, memory: Memory) -> int:
         """Bytes of a memory that are left for data."""
@@ -72,7 +68,9 @@ class Target:
         memories = tuple(Memory(**memory) for memory in value["memories"])
         lists = {key: tuple(value[key]) for key in ("isa", "flags")}
         machine = tuple((name, number) for name, number in value["machine"])
-        return Target(**{**value, **lists, "machine": machine, "memories": memories})
+        cost = Cost(**value["cost"])
+        given = {**lists, "machine": machine, "memories": memories, "cost": cost}
+        return Target(**{**value, **given})
 
 
 def names() -> list[str]:
@@ -160,7 +158,7 @@ def _machine(
         raise GradletError(
             f"dma_counters = {config.dma_counters}: each of the {config.cores} cores needs one"
         )
-    return tuple((field.name, int(getattr(config, field.name))) for field in fields(config))
+    return tuple((item.name, int(getattr(config, item.name))) for item in fields(config))
 
 
 def simulator_options(target: Target) -> list[str]:
@@ -200,6 +198,7 @@ def _from_toml(value: Mapping[str, Any], path: Path) -> Target:
             parse_size(value.get("code", 0)),
             (*value.get("flags", ()), *(f"-DGL_{i.upper()}" for i in value["isa"] if i != "c")),
             gvsoc=value.get("gvsoc", ""),
+            cost=Cost.of(value.get("cost", {}), path),
         )
     except KeyError as missing:
         raise GradletError(f"{path}: the key {missing} is missing") from None

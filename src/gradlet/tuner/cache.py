@@ -46,10 +46,10 @@ def job_key(job: Job, target: Target) -> str:
 
 def _nameless(tiling: Tiling) -> Tiling:
     """Layers of one shape cost the same, whatever they are called."""
-    windows = tuple(
-        replace(w, tensor="", near="near" if w.near else "") if w else None for w in tiling.windows
+    views = tuple(
+        replace(w, tensor="", buffer="l1" if w.buffer else "") if w else None for w in tiling.views
     )
-    return replace(tiling, windows=windows)
+    return replace(tiling, views=views)
 
 
 @cache

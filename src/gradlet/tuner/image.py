@@ -1,7 +1,7 @@
 """A tiled call as the bytes that the runtime walks (gl_tiles.h), for a machine of 32 bits.
 
 The same table that a project has as C; here a program that is compiled once runs any number of
-them. Every operand has a window of its own, in the order of the call.
+them. Every operand has a view of its own, in the order of the call.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import size_words
 from gradlet.ops.base import Size
 from gradlet.planner.launch import Launch
-from gradlet.planner.tile.layout import BOX, HOP, STEP, TILING, WINDOW
+from gradlet.planner.tile.layout import OFFSET, REGION, STEP, TILING, VIEW
 from gradlet.planner.tile.table import MOVED_AT_FIRST, Table, sized, table_of
 from gradlet.planner.tiling import Tiling
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operand lies, and where its slots do; 0 for what is left out."""
+    """Where an operand lies, and where its stages do; 0 for what is left out."""
 
-    far: int = 0
-    near: tuple[int, ...] = ()
+    backing: int = 0
+    l1: tuple[int, ...] = ()
 
 
 def table_image(
@@ -41,16 +41,22 @@ def table_image(
         **functions,
         **table.head(tiling, len(places)),
         "sizes": at.sizes,
-        "finish_sizes": at.finish,
+        "last_sizes": at.last,
         "first_step": at.steps + table.first_step,
     }
     return b"".join(
         [
             TILING.pack(head),
-            *_windows(places, table, at),
-            *(STEP.pack({"axis": a, "hops": at.hops + HOP.size * n}) for a, n in table.steps),
-            *(HOP.pack({"far": far, "box": box}) for far, box in table.hops),
-            *(BOX.pack(asdict(box)) for box in table.boxes),
+            *_views(places, table, at),
+            *(
+                STEP.pack({"axis": a, "offsets": at.offsets + OFFSET.size * n})
+                for a, n in table.steps
+            ),
+            *(
+                OFFSET.pack({"backing": backing, "region": region})
+                for backing, region in table.offsets
+            ),
+            *(REGION.pack(asdict(region)) for region in table.regions),
             *map(_all_sizes, sized(tiling)),
         ]
     )
@@ -59,12 +65,12 @@ def table_image(
 class _Offsets:
     """Where the parts of a table begin."""
 
-    def __init__(self, windows: int, table: Table, tiling: Tiling) -> None:
-        self.steps = TILING.size + WINDOW.size * windows
-        self.hops = self.steps + STEP.size * len(table.steps)
-        self.boxes = self.hops + HOP.size * len(table.hops)
-        self.sizes = self.boxes + BOX.size * len(table.boxes)
-        self.finish = self.sizes + len(_all_sizes(sized(tiling)[0]))
+    def __init__(self, views: int, table: Table, tiling: Tiling) -> None:
+        self.steps = TILING.size + VIEW.size * views
+        self.offsets = self.steps + STEP.size * len(table.steps)
+        self.regions = self.offsets + OFFSET.size * len(table.offsets)
+        self.sizes = self.regions + REGION.size * len(table.regions)
+        self.last = self.sizes + len(_all_sizes(sized(tiling)[0]))
 
 
 def _all_sizes(launches: Sequence[Launch]) -> bytes:
@@ -82,17 +88,17 @@ def _sizes(kernel: Kernel, sizes: Mapping[str, Size]) -> bytes:
     return struct.pack(f"<{len(words)}i", *words)
 
 
-def _windows(places: Sequence[Place], table: Table, at: _Offsets) -> list[bytes]:
+def _views(places: Sequence[Place], table: Table, at: _Offsets) -> list[bytes]:
     found, rows = [], {row.position: row for row in table.rows}
     for position, place in enumerate(places):
-        fields: dict[str, Any] = {"far": place.far, "moved_by": MOVED_AT_FIRST}
+        fields: dict[str, Any] = {"backing": place.backing, "moved_by": MOVED_AT_FIRST}
         if row := rows.get(position):
             fields |= {
                 **row.fields(),
-                "near": place.near,
-                "boxes": at.boxes + BOX.size * row.first_box,
+                "l1": place.l1,
+                "regions": at.regions + REGION.size * row.first_region,
                 "first_step": at.steps + STEP.size * row.first_step,
-                "early": 0,  # nothing runs before
+                "prefetched": 0,  # nothing runs before
             }
-        found.append(WINDOW.pack(fields))
+        found.append(VIEW.pack(fields))
     return found

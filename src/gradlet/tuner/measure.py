@@ -10,7 +10,7 @@ from math import prod
 from gradlet.errors import GradletError
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import Paused
-from gradlet.planner.tiling import Tiling, Window
+from gradlet.planner.tiling import TileView, Tiling
 from gradlet.sim import SimError
 from gradlet.targets.target import Target
 from gradlet.tuner.image import Place, table_image
@@ -22,7 +22,7 @@ UNLIMITED = 1_000_000_000
 """Cycles of a candidate that is measured to its end, however slow."""
 LOOKS = ((0.15, 2.0), (0.3, 1.5), (0.45, 1.35), (0.6, 1.2), (0.8, 1.1), (1.0, 1.0))
 """(part of its limit, factor): when a candidate has taken that part, it is given up if it would
-take so many times its limit at the pace of what it has fetched so far. Boxes are fetched before
+take so many times its limit at the pace of what it has fetched so far. Regions are fetched before
 they are needed, so that this seems too quick rather than too slow."""
 
 
@@ -90,14 +90,14 @@ class TileTrial(Paused):
     def _places(self, job: Job, near: _Bump, home: _Bump, farthest: _Bump) -> list[Place]:
         """Operands one behind the other, in the memories where the plan has them."""
         places = []
-        for position, window in enumerate(job.tiling.windows):
+        for position, view in enumerate(job.tiling.views):
             far = farthest if position in job.farthest else home
-            if window is None:
+            if view is None:
                 places.append(Place())
-            elif window.near:
-                slots = tuple(near.take(window.slot_bytes) for _ in range(window.slots))
-                stored = window.load or window.store
-                places.append(Place(far.take(job.bytes[position]) if stored else slots[0], slots))
+            elif view.buffer:
+                stages = tuple(near.take(view.stage_bytes) for _ in range(view.stages))
+                stored = view.load or view.store
+                places.append(Place(far.take(job.bytes[position]) if stored else stages[0], stages))
             else:
                 memory = near if job.near[position] else far
                 places.append(Place(memory.take(job.bytes[position])))
@@ -125,20 +125,20 @@ class _Bump:
 def fetched_bytes(tiling: Tiling) -> float:
     """What a tiled call copies to the near memory."""
     total = 0.0
-    for window in tiling.windows:
-        if window and window.load:
-            inner = max(window.axes, default=-1)
+    for view in tiling.views:
+        if view and view.load:
+            inner = max(view.axes, default=-1)
             times = prod(axis.count for axis in tiling.axes[: inner + 1])
-            total += times * window.item * prod(_mean_extents(window, tiling))
+            total += times * view.item * prod(_mean_extents(view, tiling))
     return total
 
 
-def _mean_extents(window: Window, tiling: Tiling) -> list[float]:
-    """Of its boxes, which are smaller at the ends of axes."""
-    found = [float(extent) for extent in window.shape]
-    for number, span in window.spans:
+def _mean_extents(view: TileView, tiling: Tiling) -> list[float]:
+    """Of its regions, which are smaller at the ends of axes."""
+    found = [float(extent) for extent in view.shape]
+    for number, span in view.spans:
         axis = tiling.axes[number]
-        ranges = [window.along(span, axis.range(at)) for at in range(axis.count)]
+        ranges = [view.along(span, axis.range(at)) for at in range(axis.count)]
         found[span.dim] = sum(high - low for low, high in ranges) / axis.count
     return found
 

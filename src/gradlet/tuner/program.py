@@ -18,7 +18,7 @@ from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import build_program
 from gradlet.targets.target import Target
 
-WINDOWS = 20
+VIEWS = 20
 PREFIX = "net"
 """That of a project, if it is not told another: its kernels are compiled by then."""
 
@@ -44,10 +44,10 @@ class Function:
         return tuple(kernel for kernel, _ in self.launches)
 
     def text(self) -> str:
-        sizes = "f->finish_sizes" if self.finishes else "f->sizes"
+        sizes = "f->last_sizes" if self.finishes else "f->sizes"
         calls: list[str] = []
         for kernel, operands in self.launches:
-            beside = "if (!f->rests) " if calls else ""
+            beside = "if (!f->skips) " if calls else ""
             calls.append(f"{beside}{_call(kernel, operands, sizes)}")
             before = catalogue.sizes_type(kernel.family, PREFIX)
             sizes = f"(const void *)((const {before} *){sizes} + 1)"
@@ -68,7 +68,7 @@ def _call(kernel: Kernel, operands: Sequence[int | None], sizes: str) -> str:
 def functions_of(tiling: Tiling) -> dict[str, Function]:
     """Those of a tiled call, by their names in its table. Operands are known by their position in
     the call; scratch is behind them all."""
-    scratch = len(tiling.windows)
+    scratch = len(tiling.views)
     return {
         role: Function(
             tuple(
@@ -81,7 +81,7 @@ def functions_of(tiling: Tiling) -> dict[str, Function]:
                 )
                 for launch in launches
             ),
-            role == "finish",
+            role == "last",
         )
         for role, launches in functions(tiling).items()
     }
@@ -110,7 +110,7 @@ def _build(given: Sequence[Function], target: Target) -> bytes:
         changing = [port_file(target.port, n) for n in (TILES_TRIAL, *startup(target.port))]
         defines = [
             f"GL_CORES={target.cores}",
-            f"GL_TILE_WINDOWS={WINDOWS}",
+            f"GL_TILE_VIEWS={VIEWS}",
         ]
         elf = build_program(
             [*changing, calls, *sources],

@@ -12,7 +12,8 @@ from gradlet.codegen.install import refuse_foreign
 from gradlet.codegen.project import Project, emit, load
 from gradlet.engines import sim
 from gradlet.engines.costs import run_json
-from gradlet.engines.device import build_steps, fitted
+from gradlet.engines.device import build_steps
+from gradlet.engines.room import fitted
 from gradlet.errors import DoesNotFit
 from gradlet.planner.planner import Plan
 from gradlet.sim.build import library

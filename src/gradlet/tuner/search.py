@@ -28,7 +28,7 @@ from gradlet.planner.tile.search import (
     grid,
     neighbours,
 )
-from gradlet.planner.tiling import Tiling, Window
+from gradlet.planner.tiling import TileView, Tiling
 from gradlet.tuner.measure import UNLIMITED, Job
 from gradlet.tuner.program import Function, functions_of
 
@@ -37,7 +37,7 @@ SLOW = 1.2
 LEADERS = 3
 """The neighbours of so many of the quickest are tried."""
 PORTION = 32
-"""An exhaustive search measures so many of the best judged first, for a good limit."""
+"""An exhaustive search measures so many of the best estimated first, for a good limit."""
 DOUBTED = 2.0
 """So many times its judgement is expected of what is like nothing that was measured."""
 TRIES = 8
@@ -46,8 +46,8 @@ TRIES = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """keep: how many of the best judged candidates of a call are measured (K_T). rounds: how often
-    the neighbours of the best are tried after that, `around` of them at a time. tiles: an
+    """keep: how many of the candidates of a call estimated best are measured (K_T). rounds:
+    how often the neighbours of the best are tried after that, `around` of them at a time. tiles: an
     exhaustive search looks at all tilings of at most so many tiles, or four times those of the
     planner's schedule."""
 
@@ -68,7 +68,7 @@ class Search:
     request: TilingRequest | None
     settings: Settings
     graph: Graph
-    judged: dict[ScheduleOverride, float] = field(default_factory=dict)
+    estimated: dict[ScheduleOverride, float] = field(default_factory=dict)
     jobs: dict[ScheduleOverride, Job] = field(default_factory=dict)
     cycles: dict[ScheduleOverride, int | None] = field(default_factory=dict)
     tiles: dict[ScheduleOverride, tuple[int, ...]] = field(default_factory=dict)
@@ -142,10 +142,10 @@ class Search:
     def _able(self, overrides: Iterable[ScheduleOverride], most: int) -> list[ScheduleOverride]:
         """The first of them that are new and can be done."""
         new = (override for override in overrides if override not in self.jobs)
-        return list(islice((override for override in new if self._job(override)), most))
+        return list(islice((override for override in new if self.job(override)), most))
 
     def _all(self, tiles: int) -> list[ScheduleOverride]:
-        """All of the space, the best judged first."""
+        """All of the space, the best estimated first."""
         assert self.request is not None
         most, found = max(self.settings.tiles, 4 * tiles), []
         for problem, fetcher in self._problems():
@@ -166,7 +166,7 @@ class Search:
 
     def _problems(self) -> Iterator[tuple[Problem, str]]:
         """What there is to choose, in each buffer mode: with all kernels that see far operands
-        through windows, and with each that fetches some of them itself."""
+        through views, and with each that fetches some of them itself."""
         assert self.request is not None
         for fetcher in ("", *self.tiler.fetchers(self.request)):
             for double_buffered in self.tiler.modes:
@@ -185,7 +185,7 @@ class Search:
             split = tuple((problem.axes[n].name, candidate.tile[n]) for n in candidate.order)
             for rank, variant in enumerate(reversed(variants)):
                 override = ScheduleOverride(split, problem.double_buffered, variant)
-                self.judged[override] = candidate.cost
+                self.estimated[override] = candidate.cost
                 self.tiles[override] = candidate.tile
                 found.append((candidate.cost * (1 + rank + bool(fetcher)), override))
         return found
@@ -208,13 +208,13 @@ class Search:
         """The judgement, set right by what was measured of those that are most alike."""
         ratios: dict[object, list[float]] = {}
         for override, cycles in self.cycles.items():
-            if cycles and override in self.judged:
+            if cycles and override in self.estimated:
                 for kind in _likeness(override):
-                    ratios.setdefault(kind, []).append(cycles / self.judged[override])
+                    ratios.setdefault(kind, []).append(cycles / self.estimated[override])
         off = {kind: median(found) for kind, found in ratios.items()}
         unknown = DOUBTED * median(off.values()) if off else 1.0
         return {
-            override: self.judged[override]
+            override: self.estimated[override]
             * next(filter(None, map(off.get, _likeness(override))), unknown)
             for override in overrides
         }
@@ -226,19 +226,19 @@ class Search:
         ]
         return self._able(overrides, len(overrides))
 
-    def _job(self, override: ScheduleOverride) -> Job | None:
+    def job(self, override: ScheduleOverride) -> Job | None:
         schedule = self._schedule(override)
         functions = self._functions(schedule)
         if schedule is None or schedule.tiling is None or functions is None:
             return None
         tiling = schedule.tiling
         near = tuple(
-            w is not None and (self.request is None or self._is_near(w)) for w in tiling.windows
+            w is not None and (self.request is None or self._is_near(w)) for w in tiling.views
         )
         sizes = tuple(
-            self.graph.tensors[w.tensor].bytes if w and w.tensor else 0 for w in tiling.windows
+            self.graph.tensors[w.tensor].bytes if w and w.tensor else 0 for w in tiling.views
         )
-        farthest = tuple(n for n, w in enumerate(tiling.windows) if w and self._is_farthest(w))
+        farthest = tuple(n for n, w in enumerate(tiling.views) if w and self._is_farthest(w))
         self.jobs[override] = Job(
             schedule.kernel,
             tiling,
@@ -256,28 +256,28 @@ class Search:
             return None
         return functions_of(schedule.tiling)
 
-    def _is_near(self, window: Window) -> bool:
+    def _is_near(self, view: TileView) -> bool:
         assert self.request is not None
-        return self.tiler.storage_of.get(window.tensor, "") in self.request.near
+        return self.tiler.storage_of.get(view.tensor, "") in self.request.near
 
-    def _is_farthest(self, window: Window) -> bool:
-        return self.tiler.storage_of.get(window.tensor, "") in self.tiler.problems.farthest
+    def _is_farthest(self, view: TileView) -> bool:
+        return self.tiler.storage_of.get(view.tensor, "") in self.tiler.problems.farthest
 
     def _schedule(self, override: ScheduleOverride) -> Schedule | None:
         if self.request is not None:
             return self.tiler.realised(self.request, override)
         call = self.call.by(replace(self.call.kernel, variant=override.variant))
-        windows = tuple(
-            Window(tensor.name, tensor.shape, tensor.element.bytes, ()) if tensor else None
+        views = tuple(
+            TileView(tensor.name, tensor.shape, tensor.element.bytes, ()) if tensor else None
             for tensor in (self.graph.tensors.get(name) for name in call.operands)
         )
-        tiling = Tiling((), windows, True, call.whole)
+        tiling = Tiling((), views, True, call.whole)
         return Schedule(call.kernel, tiling, self.tiler.problems.scratch(call.kernel, call.sizes))
 
 
-def _ranked(judged: Iterable[tuple[float, ScheduleOverride]]) -> list[ScheduleOverride]:
-    """Each once, the best judged first."""
-    order = sorted(judged, key=lambda item: (item[0], str(item[1])))
+def _ranked(estimated: Iterable[tuple[float, ScheduleOverride]]) -> list[ScheduleOverride]:
+    """Each once, the best estimated first."""
+    order = sorted(estimated, key=lambda item: (item[0], str(item[1])))
     return list(dict.fromkeys(override for _, override in order))
 
 

@@ -78,7 +78,7 @@ def tune(
     require_trials(given.target, TILES_TRIAL)
     by_call = _searches(given, settings, options, only)
     searches = list({id(search): search for search in by_call.values()}.values())
-    measuring = _Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)
+    measuring = Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)
     while True:
         wanted = [(search, override) for search in searches for override in search.wanted()]
         if not wanted:
@@ -115,7 +115,7 @@ def _searches(
     for name, request in by_name.items():
         if only(request.call):
             search = Search(request.call, tiler, request, settings, given.graph)
-            searches[name] = shared.setdefault(tiler.likeness(request), search)
+            searches[name] = shared.setdefault(tiler.cache_key(request), search)
     return searches
 
 
@@ -131,7 +131,7 @@ def _node(name: str, search: Search) -> Node:
     )
 
 
-class _Measuring:
+class Measuring:
     """Looks results up, simulates what is not known, and remembers."""
 
     def __init__(
@@ -206,10 +206,10 @@ def _note(places: Iterable[tuple[Search, ScheduleOverride]], cycles: int, limit:
 
 def model_error(searches: Iterable[Search]) -> float | None:
     ratios = [
-        cycles / search.judged[override]
+        cycles / search.estimated[override]
         for search in searches
         for override, cycles in search.cycles.items()
-        if cycles and search.judged.get(override)
+        if cycles and search.estimated.get(override)
     ]
     if not ratios:
         return None

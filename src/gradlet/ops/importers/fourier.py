@@ -123,9 +123,9 @@ def _view_as_complex(imp: Importer, call: Call) -> Sequence[str]:
         return Pair(x, imp.tensor(call.args[1]))
     shape = imp.shape(x)
     ones = (1,) * len(shape)
-    box = {"step": ones, "size": (*shape[:-1], 1)}
+    region = {"step": ones, "size": (*shape[:-1], 1)}
     starts = [(*(0,) * (len(shape) - 1), at) for at in (0, 1)]
-    parts = [imp.add("slice", [x], {**box, "start": start}) for start in starts]
+    parts = [imp.add("slice", [x], {**region, "start": start}) for start in starts]
     return Pair(*(imp.add("reshape", [part], {"shape": shape[:-1]}) for part in parts))
 
 

@@ -1,6 +1,6 @@
 """A tensor with some of its elements replaced, at places that are known beforehand.
 
-It is made of pieces: what is kept and what is new, joined. Where the places are no box, both are
+It is made of pieces: what is kept and what is new, joined. Where the places are no region, both are
 put one after the other, and the result is looked up in them.
 """
 
@@ -30,9 +30,9 @@ def put(imp: Importer, x: str, places: Array, value: str) -> str:
         return x
     if flat.size == _count(shape) and (np.diff(flat) == 1).all():
         return _as(imp, value, shape)
-    box = _box(flat, shape)
-    if box is not None:
-        return _joined(imp, x, _as(imp, value, tuple(b - a for a, b in box)), box, 0)
+    region = _region(flat, shape)
+    if region is not None:
+        return _joined(imp, x, _as(imp, value, tuple(b - a for a, b in region)), region, 0)
     return _looked_up(imp, x, flat, value)
 
 
@@ -62,24 +62,24 @@ def spread(imp: Importer, x: str, shape: Shape) -> str:
     return x if own == shape else imp.add("expand", [x], {"shape": shape})
 
 
-def _box(flat: Array, shape: Shape) -> list[tuple[int, int]] | None:
+def _region(flat: Array, shape: Shape) -> list[tuple[int, int]] | None:
     """The ranges of the dimensions that the places are, all of them and in order."""
     along = np.unravel_index(flat, shape) if shape else ()
-    box = [(int(index.min()), int(index.max()) + 1) for index in along]
-    if _count(tuple(b - a for a, b in box)) != flat.size:
+    region = [(int(index.min()), int(index.max()) + 1) for index in along]
+    if _count(tuple(b - a for a, b in region)) != flat.size:
         return None
-    inside = _numbers(shape)[tuple(slice(a, b) for a, b in box)].reshape(-1)
-    return box if (inside == flat).all() else None
+    inside = _numbers(shape)[tuple(slice(a, b) for a, b in region)].reshape(-1)
+    return region if (inside == flat).all() else None
 
 
-def _joined(imp: Importer, x: str, value: str, box: Sequence[tuple[int, int]], dim: int) -> str:
-    """x with the value in a box; along the dimensions before `dim` x is no larger than the box."""
-    if dim == len(box):
+def _joined(imp: Importer, x: str, value: str, region: Sequence[tuple[int, int]], dim: int) -> str:
+    """x with the value in a region; before the dimension `dim` x is no larger than that."""
+    if dim == len(region):
         return value
-    (begin, end), size = box[dim], imp.shape(x)[dim]
+    (begin, end), size = region[dim], imp.shape(x)[dim]
     middle = x if (begin, end) == (0, size) else sliced(imp, x, [(dim, begin, end, 1)])
     parts = [sliced(imp, x, [(dim, 0, begin, 1)])] if begin else []
-    parts.append(_joined(imp, middle, value, box, dim + 1))
+    parts.append(_joined(imp, middle, value, region, dim + 1))
     parts += [sliced(imp, x, [(dim, end, size, 1)])] if end < size else []
     return parts[0] if len(parts) == 1 else imp.add("concat", parts, {"axis": dim})
 

@@ -13,7 +13,7 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Size, Span, Work, integer, register
 from gradlet.ops.lib.pointwise import Pointwise, row_major
-from gradlet.ops.lib.tiling import Box
+from gradlet.ops.lib.tiling import Region
 
 PARTS = 16
 """Partial sums of a norm, each of every 16th element: cores share them, their number fixes the
@@ -66,7 +66,7 @@ class ClipSquares(Op):
                 return (Axis(f"dim{dim}", extent, (Span("g", dim),), reduction=True),)
         return ()
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         strides = row_major(site.ins[0].shape)
         first = sum(low * step for (low, _), step in zip(parts["g"], strides, strict=True))
         return {"begin": (_begin(site.attrs) + first) % PARTS}

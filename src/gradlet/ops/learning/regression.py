@@ -12,7 +12,7 @@ from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Span, Work, integer, register
 from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.lib.pointwise import same_index_axes
-from gradlet.ops.lib.tiling import Box
+from gradlet.ops.lib.tiling import Region
 
 Formula = Callable[[Array, Array, Any], Array]
 """Of the output, the target, and delta, or the weights of positive targets."""
@@ -129,7 +129,7 @@ class _Pointwise(Op):
             return axes
         return (*axes[:-1], replace(axes[-1], spans=(*axes[-1].spans, Span("pos_weight", 0))))
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return {**site.attrs, "count": _divisor(site.attrs, site.ins[0].elements)}
 
     def lower(self, site: Site) -> Lowering:

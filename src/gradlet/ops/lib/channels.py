@@ -14,7 +14,7 @@ from typing import ClassVar, TypeVar
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import Axis, Lowering, Op
 from gradlet.ops.lib.pointwise import same_index_axes
-from gradlet.ops.lib.tiling import Box
+from gradlet.ops.lib.tiling import Region
 
 LAYOUTS = ("chw", "hwc")
 Each = TypeVar("Each")
@@ -74,7 +74,7 @@ class MapOp(Op):
     def chw_torch(self, attrs: Attrs, *ins: str) -> str:
         return super().torch(attrs, *ins)
 
-    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return super().tile_attrs(site, parts)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
@@ -108,9 +108,9 @@ class MapOp(Op):
             for axis in axes
         )
 
-    def tile_attrs(self, site: Site, parts: Mapping[str, Box]) -> Attrs | None:
+    def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         if channels_last(site.attrs):
-            moved = {slot: _first(box) for slot, box in parts.items() if slot in self.maps}
+            moved = {slot: _first(region) for slot, region in parts.items() if slot in self.maps}
             parts = {**parts, **moved}
         return self.chw_tile_attrs(self.chw_site(site), parts)
 

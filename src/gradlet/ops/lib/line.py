@@ -8,7 +8,7 @@ from dataclasses import replace
 from gradlet.ir.graph import Array, Attrs, Shape
 from gradlet.ops.base import Axis, ints
 from gradlet.ops.importer import Importer
-from gradlet.ops.lib.tiling import Box
+from gradlet.ops.lib.tiling import Region
 
 
 def planes(shape: Shape) -> Shape:
@@ -16,8 +16,8 @@ def planes(shape: Shape) -> Shape:
     return shape if len(shape) == 4 else (*shape[:2], 1, *shape[2:])
 
 
-def plane_box(box: Box) -> Box:
-    return box if len(box) == 4 else (*box[:2], (0, 1), *box[2:])
+def plane_box(region: Region) -> Region:
+    return region if len(region) == 4 else (*region[:2], (0, 1), *region[2:])
 
 
 def lifted(attrs: Attrs) -> Attrs:

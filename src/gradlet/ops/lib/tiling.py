@@ -13,35 +13,35 @@ if TYPE_CHECKING:
 
 Ranges = Mapping[str, tuple[int, int]]
 """Steps [begin, end) of some of a node's axes; all of the others are whole."""
-Box = tuple[tuple[int, int], ...]
+Region = tuple[tuple[int, int], ...]
 """The range [low, high) of each dimension."""
 
 
-def boxes(site: Site, op: Op, ranges: Ranges) -> dict[str, Box]:
+def regions(site: Site, op: Op, ranges: Ranges) -> dict[str, Region]:
     """What a tile touches of each operand and result, by slot.
 
-    No box is empty: where a tile needs nothing of an operand, it gets the nearest elements. Of
+    No region is empty: where a tile needs nothing of an operand, it gets the nearest elements. Of
     operands that are added once, only the first tile of a reduction has a part.
     """
     tiled = [axis for axis in op.axes(site) if axis.name in ranges]
     first = all(ranges[axis.name][0] == 0 for axis in tiled if axis.reduction)
-    found: dict[str, Box] = {}
+    found: dict[str, Region] = {}
     for slot, tensor in op.slots(site):
         if slot in op.adds_once and not first:
             continue
-        box = [(0, extent) for extent in tensor.shape]
+        region = [(0, extent) for extent in tensor.shape]
         for axis in tiled:
             for span in axis.spans:
                 if span.operand == slot:
                     low, high = span.range(*ranges[axis.name], tensor.shape[span.dim])
                     low = min(low, tensor.shape[span.dim] - 1)
-                    box[span.dim] = (low, max(high, low + 1))
-        found[slot] = tuple(box)
+                    region[span.dim] = (low, max(high, low + 1))
+        found[slot] = tuple(region)
     return found
 
 
-def tile_shape(box: Box) -> Shape:
-    return tuple(high - low for low, high in box)
+def tile_shape(region: Region) -> Shape:
+    return tuple(high - low for low, high in region)
 
 
 def slice_attrs(shape: Shape, dim: int, begin: int, end: int) -> Attrs:
@@ -51,7 +51,7 @@ def slice_attrs(shape: Shape, dim: int, begin: int, end: int) -> Attrs:
     return {"start": start, "step": (1,) * len(shape), "size": size}
 
 
-def shrunk(site: Site, op: Op, parts: Mapping[str, Box], attrs: Attrs) -> Site:
+def shrunk(site: Site, op: Op, parts: Mapping[str, Region], attrs: Attrs) -> Site:
     """The node with these attributes over these parts of its operands."""
 
     def part(slot: str, tensor: Tensor) -> Tensor:

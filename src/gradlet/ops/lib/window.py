@@ -11,7 +11,7 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs
 from gradlet.ops.base import Axis, ShapeError, Span, ints, pair
 from gradlet.ops.importer import Call, Importer
-from gradlet.ops.lib.tiling import Box
+from gradlet.ops.lib.tiling import Region
 
 Sides = tuple[int, int, int, int]
 """Top, left, bottom, right."""
@@ -80,7 +80,7 @@ class Window:
         )
         return Axis(("rows", "columns")[axis], -(-extent // stride), spans)
 
-    def forward_tile(self, x: Box, y: Box, size: Sequence[int]) -> Sides | None:
+    def forward_tile(self, x: Region, y: Region, size: Sequence[int]) -> Sides | None:
         """The padding of a part of the output, from a part of an input of this size; None where
         windows lie beside the input, as no padding says that."""
         before, after = [], []
@@ -93,7 +93,7 @@ class Window:
             after.append(max(0, high - x[2 + axis][1]))
         return (before[0], before[1], after[0], after[1])
 
-    def backward_tile(self, gradient: Box, result: Box) -> Sides | None:
+    def backward_tile(self, gradient: Region, result: Region) -> Sides | None:
         """The padding of a part of the input's gradient, from a part of the output's; None where
         it would be negative, as it may be if it is wider than the kernel."""
         before, after = [], []

@@ -38,11 +38,11 @@ def own_operands(
     """What the kernel of the first node works on: results, from this place on, then inputs. later:
     without what only the first tile of a sum adds."""
     made, taken = map(len, operands(kernel))
-    begin, windows = len(call.outputs), call.tiling.windows if call.tiling else ()
+    begin, views = len(call.outputs), call.tiling.views if call.tiling else ()
     places = (*range(result, result + made), *range(begin, begin + taken))
     gone = {p for p, name in enumerate(call.operands) if not name}
     if later:
-        gone |= {p for p, window in enumerate(windows) if window and window.once}
+        gone |= {p for p, view in enumerate(views) if view and view.once}
     return tuple(None if place in gone else place for place in places)
 
 

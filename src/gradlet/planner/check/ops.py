@@ -1,4 +1,4 @@
-"""Whether the tiles of a call are what its op says of itself: axes, boxes, sizes, and sums."""
+"""Whether the tiles of a call are what its op says of itself: axes, regions, sizes, and sums."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
         own = known.get(axis.name)
         if own is None or (own.size, own.reduction) != (axis.size, axis.reduction):
             yield f"the op has no such axis as {axis.name} of {axis.size}"
-        elif len(axis.kinds) != -(-axis.size // axis.tile) or axis.tile < 1:
+        elif len(axis.classes) != -(-axis.size // axis.tile) or axis.tile < 1:
             yield f"the tiles of {axis.name} do not make up the whole"
     inside = [axis.reduction for axis in tiling.axes]
     if inside != sorted(inside):
@@ -45,13 +45,13 @@ def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
 
 
 def _operands(site: Site, call: Call, tiling: Tiling, nodes: Sequence[Node]) -> Iterator[str]:
-    """Each window is on the operand of its position, and sees of it what the op says."""
+    """Each view is on the operand of its position, and sees of it what the op says."""
     op, fused = OPS[site.node.op], call.fusion == BIAS_GRADIENT
     partial = [site.outs[0].name, *([nodes[2].outputs[0]] if fused else [])]
-    sums = partial if len(tiling.windows) > len(call.operands) else []
-    seen = [window.tensor if window else "" for window in tiling.windows]
+    sums = partial if len(tiling.views) > len(call.operands) else []
+    seen = [view.tensor if view else "" for view in tiling.views]
     if seen != [*call.operands, *sums]:
-        yield f"windows are on {seen}, operands are {[*call.operands, *sums]}"
+        yield f"views are on {seen}, operands are {[*call.operands, *sums]}"
         return
     results = [slot.rstrip("?") for slot in op.outputs]
     operands = [slot.rstrip("?") for slot in op.inputs]
@@ -62,17 +62,17 @@ def _operands(site: Site, call: Call, tiling: Tiling, nodes: Sequence[Node]) -> 
         made = len(call.outputs) - len(nodes[3].outputs)
         slots[made:] = [BESIDE] * len(nodes[3].outputs)
     slots += [*operands, *more, *[results[0], BESIDE][: len(sums)]]
-    for window, slot in zip(tiling.windows, slots, strict=True):
-        if window is None:
+    for view, slot in zip(tiling.views, slots, strict=True):
+        if view is None:
             continue
         spans = _spans(site, tiling, slot) if slot != BESIDE else _beside_spans(site, call, tiling)
-        if sorted(map(repr, spans)) != sorted(map(repr, window.spans)):
-            yield f"the boxes of '{window.tensor}' are not those that the op reads or writes"
-        if window.once != (slot in op.adds_once):
-            yield f"'{window.tensor}' is added once too often"
+        if sorted(map(repr, spans)) != sorted(map(repr, view.spans)):
+            yield f"the regions of '{view.tensor}' are not those that the op reads or writes"
+        if view.once != (slot in op.adds_once):
+            yield f"'{view.tensor}' is added once too often"
     own = {len(call.outputs) + number for number in fetched(call.kernel)}
-    if own != {n for n, window in enumerate(tiling.windows) if window and window.fetched}:
-        yield f"{call.kernel.name} fetches other operands than those without a window"
+    if own != {n for n, view in enumerate(tiling.views) if view and view.fetched}:
+        yield f"{call.kernel.name} fetches other operands than those without a view"
 
 
 def _spans(site: Site, tiling: Tiling, slot: str) -> Iterator[tuple[int, object]]:
@@ -119,7 +119,7 @@ def _launches(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         yield f"{kernels[1].name} does not add tiles up"
     if summed and tiling.launches[1].sizes != tiling.launches[0].sizes:
         yield f"{kernels[1].name} adds tiles of other sizes"
-    partial = len(tiling.windows) > len(call.operands)
+    partial = len(tiling.views) > len(call.operands)
     if partial != (call.updates and summed):
         yield "the update of a sum of tiles does not come after the last of them"
     elif ends:
@@ -178,7 +178,7 @@ def _beside(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         wanted = channel_sizes(tile.shape, kept)
         for launch in launches:
             skipped = any(index[number] for number in launch.when.first_along)
-            sizes = dict(launch.sizes[tiling.kind(index)])
+            sizes = dict(launch.sizes[tiling.tile_class(index)])
             if launch.when.tiles == "last" and sizes != {"count": wanted["channels"]}:
                 yield f"what is made beside tile {index} is updated in part"
                 return
@@ -192,8 +192,8 @@ def _seen(axis: Axis) -> set[str]:
 
 
 def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
-    """Every tile along each axis, and every kind, gets the sizes of that part of the op, and of the
-    whole of what its kernel fetches itself."""
+    """Every tile along each axis, and every class, gets the sizes of that part of the op, and of
+    the whole of what its kernel fetches itself."""
     op = OPS[site.node.op]
     whole = {k: v for n in fetched(call.kernel) for k, v in op.far_sizes(site, n).items()}
     for index in _samples(tiling):
@@ -204,7 +204,7 @@ def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         part = op.tile(site, ranges) if ranges else site
         number = 0
         for axis, at in zip(tiling.axes, index, strict=True):
-            number = number * (max(axis.kinds) + 1) + axis.kinds[at]
+            number = number * (max(axis.classes) + 1) + axis.classes[at]
         own_sizes = tiling.launches[0].sizes
         given = own_sizes[number] if number < len(own_sizes) else None
         if part is None or given != {**op.lower(part).sizes, **whole}:
@@ -217,5 +217,7 @@ def _samples(tiling: Tiling) -> Iterator[tuple[int, ...]]:
     for place, axis in enumerate(tiling.axes):
         for at in range(axis.count):
             yield (*first[:place], at, *first[place + 1 :])
-    kinds = ([axis.kinds.index(kind) for kind in set(axis.kinds)] for axis in tiling.axes)
-    yield from product(*kinds)
+    classes = (
+        [axis.classes.index(tile_class) for tile_class in set(axis.classes)] for axis in tiling.axes
+    )
+    yield from product(*classes)

@@ -57,5 +57,5 @@ def _takes_over(graph: Graph, node: Node, result: str, position: int) -> bool:
     if isinstance(op, Update):  # weights and what the optimizer remembers, each for itself
         return (operand, result) in graph.updates
     writer = op.outputs.index(op.overwriter) if op.overwriter else 0
-    slot = op.inputs[position].rstrip("?")
-    return slot in op.overwrites and node.outputs[writer] == result
+    stage = op.inputs[position].rstrip("?")
+    return stage in op.overwrites and node.outputs[writer] == result

@@ -17,7 +17,7 @@ from gradlet.kernels.catalogue import fetched, scratch_bytes
 from gradlet.planner.check.fusions import fusion_faults
 from gradlet.planner.check.ops import tiling_faults
 from gradlet.planner.check.overlap import overlap_faults
-from gradlet.planner.check.tiles import TileReplay, early_faults
+from gradlet.planner.check.tiles import TileReplay, prefetch_faults
 from gradlet.planner.model import Buffer, Call, Plan
 
 
@@ -137,7 +137,7 @@ def _replay(plan: Plan) -> Iterator[str]:
             if tensor.name in shadow.places:
                 shadow.write(tensor.name)
         for index, call in enumerate(plan.calls):
-            for fault in early_faults(shadow, plan.calls[index - 1] if index else None, call):
+            for fault in prefetch_faults(shadow, plan.calls[index - 1] if index else None, call):
                 yield f"step {step}: '{call.name}': {fault}"
             for fault in _replay_call(plan, shadow, source, call, nodes):
                 yield f"step {step}: {fault}"

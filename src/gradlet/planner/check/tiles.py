@@ -1,8 +1,8 @@
 """Replays the tiles of a call over the shadow memory of replay.py, copy by copy.
 
 Every unit of memory remembers which part of which value it holds. A tile must find the elements of
-its boxes in its slots; what is copied while a tile computes must not touch what that tile uses, in
-whichever order the copies come to be done.
+its regions in its stages; what is copied while a tile computes must not touch what that tile uses,
+in whichever order the copies come to be done.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from gradlet.ir.graph import Array, Graph
 from gradlet.planner.model import BIAS_GRADIENT, Buffer, Call
-from gradlet.planner.tiling import Tiling, Window
+from gradlet.planner.tiling import TileView, Tiling
 
 PARTIAL = 1 << 62
 """Marks an element that further tiles will be added to."""
@@ -33,31 +33,31 @@ class Shadow(Protocol):
     def first(self, name: str) -> int: ...
 
 
-def early_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[str]:
-    """Boxes that come in while the call before computes: it must neither make them nor use the
+def prefetch_faults(shadow: Shadow, before: Call | None, call: Call) -> Iterator[str]:
+    """Regions that come in while the call before computes: it must neither make them nor use the
     place that they go to."""
     tiling = call.tiling
     if tiling is None:
         return
-    for window in (w for w in tiling.windows if w and w.early):
+    for view in (w for w in tiling.views if w and w.prefetched):
         together = before and _runs_in(shadow.graph, before) == _runs_in(shadow.graph, call)
         if before is None or before.tiling is None or not together:
-            yield f"nobody fetches '{window.tensor}' early"
+            yield f"nobody fetches '{view.tensor}' early"
             continue
-        places, slot = shadow.places, shadow.places[window.slot_buffers[0]]
+        places, stage = shadow.places, shadow.places[view.stage_buffers[0]]
         used, late = _in_last_tile(before.tiling, shadow)
         first = Moves(tiling, shadow)
         first.move([0] * len(tiling.axes))
-        box = first.boxes[tiling.windows.index(window)]
+        region = first.regions[tiling.views.index(view)]
         for name in filter(None, before.outputs):
             written = late.get(name)
-            if places[name] is places[window.tensor] and (
-                name != window.tensor or written is None or np.intersect1d(written, box).size
+            if places[name] is places[view.tensor] and (
+                name != view.tensor or written is None or np.intersect1d(written, region).size
             ):
-                yield f"'{window.tensor}' is fetched before '{before.name}' has made it"
+                yield f"'{view.tensor}' is fetched before '{before.name}' has made it"
         for name in filter(None, (*used, before.scratch)):
-            if name in places and _overlap(places[name], slot):
-                yield f"'{window.tensor}' is fetched onto '{name}', which '{before.name}' uses"
+            if name in places and _overlap(places[name], stage):
+                yield f"'{view.tensor}' is fetched onto '{name}', which '{before.name}' uses"
 
 
 def _in_last_tile(tiling: Tiling, shadow: Shadow) -> tuple[list[str], dict[str, Array]]:
@@ -68,20 +68,20 @@ def _in_last_tile(tiling: Tiling, shadow: Shadow) -> tuple[list[str], dict[str, 
     for tile in product(*(range(axis.count) for axis in tiling.axes)):
         _, leaving = replay.move(tile)
     found = [
-        window.slot_buffers[replay.slots[position]] if window.near else window.tensor
-        for position, window in enumerate(tiling.windows)
-        if window
+        view.stage_buffers[replay.stages[position]] if view.buffer else view.tensor
+        for position, view in enumerate(tiling.views)
+        if view
     ]
     late = {
-        window.tensor: replay.boxes[position]
-        for position, window in enumerate(tiling.windows)
-        if window and window.store and window.near
+        view.tensor: replay.regions[position]
+        for position, view in enumerate(tiling.views)
+        if view and view.store and view.buffer
     }
-    for position, box, slot in leaving:
-        window = tiling.windows[position]
-        assert window is not None
-        found.append(window.slot_buffers[slot])
-        late[window.tensor] = np.concatenate([late[window.tensor], box])
+    for position, region, stage in leaving:
+        view = tiling.views[position]
+        assert view is not None
+        found.append(view.stage_buffers[stage])
+        late[view.tensor] = np.concatenate([late[view.tensor], region])
     return found, late
 
 
@@ -102,34 +102,32 @@ def _overlap(one: Buffer, other: Buffer) -> bool:
     )
 
 
-def _numbers(window: Window, shadow: Shadow) -> Array:
+def _numbers(view: TileView, shadow: Shadow) -> Array:
     """Of the units of each element, which are a further dimension."""
-    units = shadow.graph.tensors[window.tensor].element.bytes // shadow.unit
-    return np.arange(int(np.prod(window.shape, dtype=np.int64)) * units).reshape(
-        *window.shape, units
-    )
+    units = shadow.graph.tensors[view.tensor].element.bytes // shadow.unit
+    return np.arange(int(np.prod(view.shape, dtype=np.int64)) * units).reshape(*view.shape, units)
 
 
 class Moves:
-    """The windows of a call, from tile to tile."""
+    """The views of a call, from tile to tile."""
 
     def __init__(self, tiling: Tiling, shadow: Shadow) -> None:
         self.tiling = tiling
-        self.boxes: dict[int, Array] = {}  # numbers of the units, by position
-        self.slots: dict[int, int] = {}
-        self.numbers = [_numbers(window, shadow) if window else None for window in tiling.windows]
+        self.regions: dict[int, Array] = {}  # numbers of the units, by position
+        self.stages: dict[int, int] = {}
+        self.numbers = [_numbers(view, shadow) if view else None for view in tiling.views]
 
-    def _box(self, position: int, tile: Sequence[int]) -> Array:
+    def _region(self, position: int, tile: Sequence[int]) -> Array:
         """Numbers of the units that a tile sees of an operand."""
-        window, numbers = self.tiling.windows[position], self.numbers[position]
-        assert window is not None
+        view, numbers = self.tiling.views[position], self.numbers[position]
+        assert view is not None
         assert numbers is not None
-        cut = [slice(None)] * len(window.shape)
-        for number, span in window.spans:
+        cut = [slice(None)] * len(view.shape)
+        for number, span in view.spans:
             axis = self.tiling.axes[number]
             begin = tile[number] * axis.tile
             end = min(begin + axis.tile, axis.size)
-            size = window.shape[span.dim]
+            size = view.shape[span.dim]
             low = min(max(begin * span.step + span.start, 0), size - 1)
             high = min(max((end - 1) * span.step + span.start + span.extent, low + 1), size)
             cut[span.dim] = slice(low, high)
@@ -137,22 +135,22 @@ class Moves:
         return found
 
     def move(self, tile: Sequence[int]) -> tuple[list[int], list[tuple[int, Array, int]]]:
-        """On to a tile: positions to fetch, and boxes to write back, with their slots."""
+        """On to a tile: positions to fetch, and regions to write back, with their stages."""
         loads, stores = [], []
-        for position, window in enumerate(self.tiling.windows):
-            if window is None:
+        for position, view in enumerate(self.tiling.views):
+            if view is None:
                 continue
-            box, before = self._box(position, tile), self.boxes.get(position)
-            if before is not None and np.array_equal(box, before):
+            region, before = self._region(position, tile), self.regions.get(position)
+            if before is not None and np.array_equal(region, before):
                 continue
             if before is None:
-                self.slots[position] = 0
+                self.stages[position] = 0
             else:
-                if window.near and window.store:
-                    stores.append((position, before, self.slots[position]))
-                self.slots[position] = (self.slots[position] + 1) % max(1, window.slots)
-            self.boxes[position] = box
-            if window.near and window.load:
+                if view.buffer and view.store:
+                    stores.append((position, before, self.stages[position]))
+                self.stages[position] = (self.stages[position] + 1) % max(1, view.stages)
+            self.regions[position] = region
+            if view.buffer and view.load:
                 loads.append(position)
         return loads, stores
 
@@ -179,12 +177,12 @@ class TileReplay(Moves):
         self._copied(loads, [])
         leaving: list[tuple[int, Array, int]] = []
         for number, tile in enumerate(tiles):
-            used = dict(self.boxes), dict(self.slots)
+            used = dict(self.regions), dict(self.stages)
             if self.tiling.double_buffered and number + 1 < len(tiles):
                 loads, stores = self.move(tiles[number + 1])
                 yield from self._apart(loads, leaving, used)
                 yield from self._compute(tile, used)
-                # the stores of this tile's boxes start behind it, when the next one computes
+                # the stores of this tile's regions start behind it, when the next one computes
                 self._copied(loads, [])
                 self._copied([], stores)
                 leaving = stores
@@ -194,29 +192,29 @@ class TileReplay(Moves):
                     loads, stores = self.move(tiles[number + 1])
                     self._copied([], stores)
                     self._copied(loads, [])
-        last = [p for p, w in self._windows() if w.store]
-        self._copied([], [(p, self.boxes[p], self.slots[p]) for p in last])
+        last = [p for p, w in self._views() if w.store]
+        self._copied([], [(p, self.regions[p], self.stages[p]) for p in last])
 
-    def _windows(self) -> Iterator[tuple[int, Window]]:
-        for position, window in enumerate(self.tiling.windows):
-            if window is not None and window.near:
-                yield position, window
+    def _views(self) -> Iterator[tuple[int, TileView]]:
+        for position, view in enumerate(self.tiling.views):
+            if view is not None and view.buffer:
+                yield position, view
 
     def _buffers(self) -> Iterator[str]:
-        for _, window in self._windows():
-            buffers = [self.shadow.places.get(name) for name in window.slot_buffers]
-            if not all(buffer and buffer.bytes >= window.slot_bytes for buffer in buffers):
-                yield f"the window on '{window.tensor}' has no room"
-            elif self.tiling.double_buffered and window.axes:
-                least = 3 if window.load and window.store else 2
-                if window.slots < least:
-                    yield f"the window on '{window.tensor}' needs {least} slots"
+        for _, view in self._views():
+            buffers = [self.shadow.places.get(name) for name in view.stage_buffers]
+            if not all(buffer and buffer.bytes >= view.stage_bytes for buffer in buffers):
+                yield f"the view on '{view.tensor}' has no room"
+            elif self.tiling.double_buffered and view.axes:
+                least = 3 if view.load and view.store else 2
+                if view.stages < least:
+                    yield f"the view on '{view.tensor}' needs {least} stages"
         yield from self._overlaps()
 
     def _overlaps(self) -> Iterator[str]:
         """Buffers that are in use together; a result may take an operand's place."""
-        names = [name for _, w in self._windows() for name in w.slot_buffers]
-        inside = [w.tensor for w in self.tiling.windows if w and not w.near]
+        names = [name for _, w in self._views() for name in w.stage_buffers]
+        inside = [w.tensor for w in self.tiling.views if w and not w.buffer]
         places = self.shadow.places
         own = [places[name] for name in (*names, self.call.scratch) if name in places]
         other = [places[name] for name in inside if name in places]
@@ -225,28 +223,28 @@ class TileReplay(Moves):
                 if _overlap(buffer, met):
                     yield f"'{buffer.name}' and '{met.name}' overlap"
 
-    def _slot(self, position: int, slot: int, count: int) -> Array:
-        window = self.tiling.windows[position]
-        assert window is not None
-        buffer = self.shadow.places[window.slot_buffers[slot]]
+    def _stage(self, position: int, stage: int, count: int) -> Array:
+        view = self.tiling.views[position]
+        assert view is not None
+        buffer = self.shadow.places[view.stage_buffers[stage]]
         return self.shadow.span(buffer, buffer.bytes)[:count]
 
-    def _home(self, window: Window) -> Array:
-        size = self.shadow.graph.tensors[window.tensor].bytes
-        return self.shadow.span(self.shadow.places[window.tensor], size)
+    def _home(self, view: TileView) -> Array:
+        size = self.shadow.graph.tensors[view.tensor].bytes
+        return self.shadow.span(self.shadow.places[view.tensor], size)
 
     def _copied(self, loads: Sequence[int], stores: Sequence[tuple[int, Array, int]]) -> None:
-        for position, box, slot in stores:
-            window = self.tiling.windows[position]
-            assert window is not None
-            units = self._slot(position, slot, len(box))
-            self._home(window)[box[: len(units)]] = units
+        for position, region, stage in stores:
+            view = self.tiling.views[position]
+            assert view is not None
+            units = self._stage(position, stage, len(region))
+            self._home(view)[region[: len(units)]] = units
         for position in loads:
-            window = self.tiling.windows[position]
-            assert window is not None
-            wanted = self.boxes[position]
-            place = self._slot(position, self.slots[position], len(wanted))
-            place[:] = self._home(window)[wanted][: len(place)]
+            view = self.tiling.views[position]
+            assert view is not None
+            wanted = self.regions[position]
+            place = self._stage(position, self.stages[position], len(wanted))
+            place[:] = self._home(view)[wanted][: len(place)]
 
     def _apart(
         self,
@@ -254,58 +252,58 @@ class TileReplay(Moves):
         leaving: Sequence[tuple[int, Array, int]],
         used: tuple[dict[int, Array], dict[int, int]],
     ) -> Iterator[str]:
-        """While a tile computes, the next boxes come in and those of the tile before leave: other
-        slots than it uses, and nothing of the one is of the other."""
+        """While a tile computes, the next regions come in and those of the tile before leave: other
+        stages than it uses, and nothing of the one is of the other."""
         for position in loads:
-            window = self.tiling.windows[position]
-            assert window is not None
-            if self.slots[position] == used[1][position]:
-                yield f"the next box of '{window.tensor}' overwrites the one in use"
-            for stored, box, slot in leaving:
-                other = self.tiling.windows[stored]
+            view = self.tiling.views[position]
+            assert view is not None
+            if self.stages[position] == used[1][position]:
+                yield f"the next region of '{view.tensor}' overwrites the one in use"
+            for stored, region, stage in leaving:
+                other = self.tiling.views[stored]
                 assert other is not None
-                if stored == position and slot == self.slots[position]:
-                    yield f"the next box of '{window.tensor}' overwrites the one that leaves"
+                if stored == position and stage == self.stages[position]:
+                    yield f"the next region of '{view.tensor}' overwrites the one that leaves"
                 places = self.shadow.places
-                same = places[window.tensor] is places[other.tensor]
-                if same and np.intersect1d(self.boxes[position], box).size:
-                    yield f"'{window.tensor}' is fetched while it is written back"
+                same = places[view.tensor] is places[other.tensor]
+                if same and np.intersect1d(self.regions[position], region).size:
+                    yield f"'{view.tensor}' is fetched while it is written back"
 
     def _compute(
         self, tile: Sequence[int], used: tuple[dict[int, Array], dict[int, int]]
     ) -> Iterator[str]:
-        boxes, slots = used
+        regions, stages = used
         reductions = [n for n, axis in enumerate(self.tiling.axes) if axis.reduction]
         added = any(tile[n] for n in reductions)
         done = all(tile[n] == self.tiling.axes[n].count - 1 for n in reductions)
         beside, idle = self._beside(tile)
-        sums = set(range(self.operands, len(self.tiling.windows)))
-        for position, window in enumerate(self.tiling.windows):
-            if window is None or (window.once and added) or (idle and position in beside):
+        sums = set(range(self.operands, len(self.tiling.views)))
+        for position, view in enumerate(self.tiling.views):
+            if view is None or (view.once and added) or (idle and position in beside):
                 continue
-            if window.near and len(boxes[position]) * self.shadow.unit > window.slot_bytes:
-                yield f"a box of '{window.tensor}' is larger than its slot"
+            if view.buffer and len(regions[position]) * self.shadow.unit > view.stage_bytes:
+                yield f"a region of '{view.tensor}' is larger than its stage"
                 return
-            lies = not window.near and not window.fetched
-            if lies and (np.diff(boxes[position]) != 1).any():
-                yield f"a box of '{window.tensor}' is used where it lies, but not in one run"
-            words = self._words(position, window, boxes[position], slots[position])
+            lies = not view.buffer and not view.fetched
+            if lies and (np.diff(regions[position]) != 1).any():
+                yield f"a region of '{view.tensor}' is used where it lies, but not in one run"
+            words = self._words(position, view, regions[position], stages[position])
             read = position >= self.outputs and position not in sums
             updated = position < self.outputs and self.call.updates
             if read or updated:
-                name = window.tensor if read else self.old.get(window.tensor, "")
-                if not self._holds(words, name, boxes[position]):
+                name = view.tensor if read else self.old.get(view.tensor, "")
+                if not self._holds(words, name, regions[position]):
                     yield f"tile {tuple(tile)} does not find its part of '{name}'"
-            elif added and not self._partial(words, window.tensor, boxes[position]):
-                yield f"tile {tuple(tile)} has nothing to add to in '{window.tensor}'"
-        for position, window in enumerate(self.tiling.windows):
-            if window is None or (position >= self.outputs and position not in sums):
+            elif added and not self._partial(words, view.tensor, regions[position]):
+                yield f"tile {tuple(tile)} has nothing to add to in '{view.tensor}'"
+        for position, view in enumerate(self.tiling.views):
+            if view is None or (position >= self.outputs and position not in sums):
                 continue
             if (sums and position not in sums and not done) or (idle and position in beside):
                 continue
-            made = self.shadow.first(window.tensor) + boxes[position]
+            made = self.shadow.first(view.tensor) + regions[position]
             final = made if done else made + PARTIAL
-            self._put(position, window, boxes[position], slots[position], final)
+            self._put(position, view, regions[position], stages[position], final)
 
     def _beside(self, tile: Sequence[int]) -> tuple[set[int], bool]:
         """The results that are made beside, and whether this tile skips them: the first tiles along
@@ -315,7 +313,7 @@ class TileReplay(Moves):
         _, sum_beside = self.call.whole
         position = sum_beside.operands[-2]
         assert position is not None
-        summed = self.tiling.windows[position]
+        summed = self.tiling.views[position]
         assert summed is not None
         still = [
             at
@@ -323,20 +321,22 @@ class TileReplay(Moves):
             if not axis.reduction and number not in summed.axes
         ]
         own = {p for p in sum_beside.operands[:-2] if p is not None}
-        return own | set(range(self.operands + 1, len(self.tiling.windows))), any(still)
+        return own | set(range(self.operands + 1, len(self.tiling.views))), any(still)
 
-    def _words(self, position: int, window: Window, box: Array, slot: int) -> Array:
-        return self._slot(position, slot, len(box)) if window.near else self._home(window)[box]
+    def _words(self, position: int, view: TileView, region: Array, stage: int) -> Array:
+        return (
+            self._stage(position, stage, len(region)) if view.buffer else self._home(view)[region]
+        )
 
-    def _put(self, position: int, window: Window, box: Array, slot: int, made: Array) -> None:
-        if window.near:
-            self._slot(position, slot, len(box))[:] = made
+    def _put(self, position: int, view: TileView, region: Array, stage: int, made: Array) -> None:
+        if view.buffer:
+            self._stage(position, stage, len(region))[:] = made
         else:
-            self._home(window)[box] = made
+            self._home(view)[region] = made
 
-    def _holds(self, words: Array, name: str, box: Array) -> bool:
-        expected = self.shadow.first(self.source[name]) + box
-        return len(words) == len(box) and bool((words == expected).all())
+    def _holds(self, words: Array, name: str, region: Array) -> bool:
+        expected = self.shadow.first(self.source[name]) + region
+        return len(words) == len(region) and bool((words == expected).all())
 
-    def _partial(self, words: Array, name: str, box: Array) -> bool:
-        return bool((words == self.shadow.first(name) + box + PARTIAL).all())
+    def _partial(self, words: Array, name: str, region: Array) -> bool:
+        return bool((words == self.shadow.first(name) + region + PARTIAL).all())

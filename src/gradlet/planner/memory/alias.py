@@ -106,13 +106,13 @@ def _take_over(
     root, shape = sharing.of[output], graph.tensors[output].shape
     if root != output and any(graph.tensors[n].role in PERSISTENT for n in sharing.members[root]):
         return
-    slots = dict(zip((s.rstrip("?") for s in op.inputs), node.inputs, strict=False))
-    for slot in op.overwrites:
-        owner = sharing.of[slots[slot]]
+    stages = dict(zip((s.rstrip("?") for s in op.inputs), node.inputs, strict=False))
+    for stage in op.overwrites:
+        owner = sharing.of[stages[stage]]
         if any(
             sharing.of[name] == owner
             and (other not in op.overwrites or graph.tensors[name].shape != shape)
-            for other, name in slots.items()
+            for other, name in stages.items()
         ):
             continue  # another operand is a view of it, and may be read elsewhere
         reusable = (

@@ -1,7 +1,7 @@
 """Which data lie in which memory, when not all of them fit into the nearest, and the tiles then.
 
 Small things that are touched often get a place near the cores for good. Every other call sees its
-operands through windows. What room the windows leave goes to tensors for their whole life, those
+operands through views. What room the views leave goes to tensors for their whole life, those
 that save the most copying per byte first: a result then stays near for its reader.
 """
 
@@ -22,8 +22,8 @@ from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
 from gradlet.planner.tile.build import Tiler
 from gradlet.planner.tile.schedule import Schedule, TilingRequest
-from gradlet.planner.tile.table import control_bytes, windows_of
-from gradlet.planner.tiling import Box, Tiling, Window, dense
+from gradlet.planner.tile.table import control_bytes, views_of
+from gradlet.planner.tiling import Region, TileView, Tiling, dense
 from gradlet.support.progress import counted
 
 SMALL = 512
@@ -45,7 +45,7 @@ class Levels:
 
 class _Ledger:
     """Bytes of the nearest memory in use. Every call counts twice: up to its last tile, and that;
-    during the latter slots that no box comes into any more are free for the next call."""
+    during the latter stages that no region comes into any more are free for the next call."""
 
     def __init__(self, calls: int, align: int) -> None:
         self.used: Array = np.zeros(2 * calls + 2, np.int64)
@@ -131,8 +131,8 @@ def _assigned(
     reserve: int,
     spare: int,
 ) -> Levels:
-    """reserve: bytes that nothing gets. spare: what is not given to whole tensors and early boxes;
-    boxes of single calls find a place anyhow."""
+    """reserve: bytes that nothing gets. spare: what is not given to whole tensors and to prefetched
+    regions; those of single calls find a place anyhow."""
     memory = plan.target.memories[0]
     room = plan.target.room(memory) - reserve
     end = len(plan.calls)
@@ -150,9 +150,9 @@ def _assigned(
     ]
     for index, schedule in enumerate(schedules):
         ledger.add(schedule.scratch, 2 * index, 2 * index + 1)
-        ledger.occupy(_slots(schedule.tiling, index))
+        ledger.occupy(_stages(schedule.tiling, index))
     _promote(plan, spans, users, near, schedules, ledger, room - spare)
-    _fetch_early(plan, schedules, tiler.storage_of, ledger, room - spare)
+    _prefetch(plan, schedules, tiler.storage_of, ledger, room - spare)
     return _settled(plan, schedules, near, spans, persistent, room)
 
 
@@ -212,7 +212,7 @@ def _promote(
         if gained is None:
             continue
         for index in gained:
-            ledger.occupy(_slots(schedules[index].tiling, index, own), -1)
+            ledger.occupy(_stages(schedules[index].tiling, index, own), -1)
         if ledger.free(room, span.first, span.last) >= span.bytes:
             ledger.add(span.bytes, span.first, span.last)
             near.add(name)
@@ -220,7 +220,7 @@ def _promote(
                 schedules[index] = _in_place(schedules[index], own)
         else:
             for index in gained:
-                ledger.occupy(_slots(schedules[index].tiling, index, own))
+                ledger.occupy(_stages(schedules[index].tiling, index, own))
 
 
 def _traffic(tensors: Sequence[str], schedules: Sequence[Schedule], users: Sequence[int]) -> int:
@@ -231,135 +231,135 @@ def _traffic(tensors: Sequence[str], schedules: Sequence[Schedule], users: Seque
         if tiling is None:
             total += 64  # whatever the call does there is slow
             continue
-        for window in tiling.windows:
-            if window and window.tensor in tensors:
+        for view in tiling.views:
+            if view and view.tensor in tensors:
                 times = 1
                 for number, axis in enumerate(tiling.axes):
-                    if window.axes and number <= window.axes[-1]:
+                    if view.axes and number <= view.axes[-1]:
                         times *= axis.count
-                total += window.slot_bytes * times * (window.load + window.store)
+                total += view.stage_bytes * times * (view.load + view.store)
     return total
 
 
-def _slots(tiling: Tiling | None, index: int, tensors: set[str] | None = None) -> list[Request]:
-    """What the windows of a call take and when; of some tensors, or of all."""
+def _stages(tiling: Tiling | None, index: int, tensors: set[str] | None = None) -> list[Request]:
+    """What the views of a call take and when; of some tensors, or of all."""
     if tiling is None:
         return []
     return [
         piece
-        for window in tiling.windows
-        if window and window.near and (tensors is None or window.tensor in tensors)
-        for piece in _slots_of(window, tiling, index)
+        for view in tiling.views
+        if view and view.buffer and (tensors is None or view.tensor in tensors)
+        for piece in _stages_of(view, tiling, index)
     ]
 
 
-def _slots_of(window: Window, tiling: Tiling, index: int) -> list[Request]:
-    """Slots that are only filled are done with when the last box is in another."""
-    last = _last_slot(window, tiling)
+def _stages_of(view: TileView, tiling: Tiling, index: int) -> list[Request]:
+    """Slots that are only filled are done with when the last region is in another."""
+    last = _last_stage(view, tiling)
     return [
         Request(
             name,
-            window.slot_bytes,
-            2 * index - (window.early and slot == 0),
-            2 * index + (window.store or last in (slot, None)),
+            view.stage_bytes,
+            2 * index - (view.prefetched and stage == 0),
+            2 * index + (view.store or last in (stage, None)),
         )
-        for slot, name in enumerate(window.slot_buffers)
+        for stage, name in enumerate(view.stage_buffers)
     ]
 
 
-def _last_slot(window: Window, tiling: Tiling) -> int | None:
-    """The slot that the last tile uses, if every move of the window is to another box."""
-    if not window.axes or not window.load:
+def _last_stage(view: TileView, tiling: Tiling) -> int | None:
+    """The stage that the last tile uses, if every move of the view is to another region."""
+    if not view.axes or not view.load:
         return None
-    for number in window.axes:
+    for number in view.axes:
         axis = tiling.axes[number]
         at = [[0] * len(tiling.axes) for _ in range(axis.count)]
         for place, index in enumerate(at):
             index[number] = place
-        boxes = [window.box(tiling.ranges(index)) for index in at]
-        if any(one == other for one, other in pairwise([*boxes, boxes[0]])):
+        regions = [view.region(tiling.ranges(index)) for index in at]
+        if any(one == other for one, other in pairwise([*regions, regions[0]])):
             return None
-    moves = prod(axis.count for axis in tiling.axes[: window.axes[-1] + 1]) - 1
-    return moves % window.slots
+    moves = prod(axis.count for axis in tiling.axes[: view.axes[-1] + 1]) - 1
+    return moves % view.stages
 
 
 def _gains(
     tensors: set[str], schedules: Sequence[Schedule], users: Sequence[int]
 ) -> Sequence[int] | None:
-    """The calls that can do without windows on these, or None if one of them needs a copy, or
+    """The calls that can do without views on these, or None if one of them needs a copy, or
     fetches them itself from far away."""
     for index in users:
         tiling = schedules[index].tiling
-        for window in tiling.windows if tiling else ():
-            if window is None or window.tensor not in tensors or tiling is None:
+        for view in tiling.views if tiling else ():
+            if view is None or view.tensor not in tensors or tiling is None:
                 continue
-            if window.fetched:
+            if view.fetched:
                 return None
-            boxes = (window.box(tiling.ranges(at)) for at in _corners(tiling))
-            if not all(dense(window.shape, box) for box in boxes):
+            regions = (view.region(tiling.ranges(at)) for at in _corners(tiling))
+            if not all(dense(view.shape, region) for region in regions):
                 return None
     return users
 
 
 def _corners(tiling: Tiling) -> list[tuple[int, ...]]:
     """A tile of each kind."""
-    return list(product(*({axis.kinds.index(k) for k in axis.kinds} for axis in tiling.axes)))
+    return list(product(*({axis.classes.index(k) for k in axis.classes} for axis in tiling.axes)))
 
 
-def _fetch_early(
+def _prefetch(
     plan: Plan,
     schedules: list[Schedule],
     storage_of: Mapping[str, str],
     ledger: _Ledger,
     room: int,
 ) -> None:
-    """First boxes come in during the last tile of the call before, if they fit, unless it is that
+    """First regions come in during the last tile of the call before, if they fit, unless it is that
     tile which makes them, or the one before, which is written back meanwhile."""
     for before, index in followers(plan.graph, plan.calls).items():
         tiling, earlier = schedules[index].tiling, schedules[before].tiling
         if tiling is None or earlier is None or not tiling.double_buffered:
             continue
         made = {storage_of[name] for name in plan.calls[before].outputs if name}
-        late = _late_boxes(earlier)
-        windows = list(tiling.windows)
-        for position, window in enumerate(windows):
-            if window is None or not (window.near and window.load):
+        late = _late_regions(earlier)
+        views = list(tiling.views)
+        for position, view in enumerate(views):
+            if view is None or not (view.buffer and view.load):
                 continue
-            size, then = window.slot_bytes, 2 * before + 1
-            if storage_of[window.tensor] in made and not _made_before(window, tiling, late):
+            size, then = view.stage_bytes, 2 * before + 1
+            if storage_of[view.tensor] in made and not _made_before(view, tiling, late):
                 continue
             if ledger.free(room, then, then) < size:
                 continue
             ledger.add(size, then, then)
-            windows[position] = replace(window, early=True)
-        schedules[index] = replace(schedules[index], tiling=replace(tiling, windows=tuple(windows)))
+            views[position] = replace(view, prefetched=True)
+        schedules[index] = replace(schedules[index], tiling=replace(tiling, views=tuple(views)))
 
 
-def _late_boxes(tiling: Tiling) -> list[tuple[Window, Box]]:
-    """What the last two tiles of a call write, by way of windows."""
+def _late_regions(tiling: Tiling) -> list[tuple[TileView, Region]]:
+    """What the last two tiles of a call write, by way of views."""
     counts = [axis.count for axis in tiling.axes]
     last = tiling.count - 1
     tiles = (
         [np.unravel_index(n, counts) for n in range(max(0, last - 1), last + 1)] if counts else [()]
     )
     return [
-        (window, window.box(tiling.ranges([int(place) for place in tile])))
-        for window in tiling.windows
-        if window and window.store and window.near
+        (view, view.region(tiling.ranges([int(place) for place in tile])))
+        for view in tiling.views
+        if view and view.store and view.buffer
         for tile in tiles
     ]
 
 
-def _made_before(window: Window, tiling: Tiling, late: Sequence[tuple[Window, Box]]) -> bool:
-    """Whether the first box of a window is none of these boxes of the same tensor."""
-    own = [(other, box) for other, box in late if other.tensor == window.tensor]
-    first = window.box(tiling.ranges([0] * len(tiling.axes)))
+def _made_before(view: TileView, tiling: Tiling, late: Sequence[tuple[TileView, Region]]) -> bool:
+    """Whether the first region of a view is none of these regions of the same tensor."""
+    own = [(other, region) for other, region in late if other.tensor == view.tensor]
+    first = view.region(tiling.ranges([0] * len(tiling.axes)))
     return bool(own) and all(
-        other.shape == window.shape and not _meet(first, box) for other, box in own
+        other.shape == view.shape and not _meet(first, region) for other, region in own
     )
 
 
-def _meet(one: Box, other: Box) -> bool:
+def _meet(one: Region, other: Region) -> bool:
     return all(
         low < end and begin < high for (low, high), (begin, end) in zip(one, other, strict=True)
     )
@@ -372,7 +372,7 @@ def _in_place(schedule: Schedule, tensors: set[str]) -> Schedule:
     if (
         tiling
         and tiling.count == 1
-        and not any(w and (w.near or w.fetched) for w in tiling.windows)
+        and not any(w and (w.buffer or w.fetched) for w in tiling.views)
     ):
         return replace(schedule, tiling=None)  # nothing to copy: a plain call
     return replace(schedule, tiling=tiling)
@@ -386,8 +386,8 @@ def _settled(
     persistent: Sequence[Storage],
     room: int,
 ) -> Levels:
-    """Calls with their windows named, and what all of it asks of the nearest memory."""
-    if not any(windows_of(schedule.tiling) for schedule in schedules if schedule.tiling):
+    """Calls with their views named, and what all of it asks of the nearest memory."""
+    if not any(views_of(schedule.tiling) for schedule in schedules if schedule.tiling):
         schedules = [
             replace(schedule, tiling=None) for schedule in schedules
         ]  # all near: plain calls
@@ -402,7 +402,7 @@ def _settled(
                 requests.append(spans[call.scratch])
             continue
         tiling = _named(call, index, tiling)
-        requests += _slots(tiling, index)
+        requests += _stages(tiling, index)
         scratch = f"{OWN_SPACE}scratch.{call.name}" if schedule.scratch else ""
         if scratch:
             requests.append(Request(scratch, schedule.scratch, 2 * index, 2 * index + 1))
@@ -415,13 +415,13 @@ def _settled(
 
 
 def _named(call: Call, index: int, tiling: Tiling) -> Tiling:
-    """Each window's buffer gets a name of its own: the numbers tell, the rest is for readers."""
+    """Each view's buffer gets a name of its own: the numbers tell, the rest is for readers."""
     start = f"{OWN_SPACE}tile{index}.{call.name}"
-    windows = tuple(
-        replace(w, near=f"{start}.{place}.{w.tensor}") if w and w.near else w
-        for place, w in enumerate(tiling.windows)
+    views = tuple(
+        replace(w, buffer=f"{start}.{place}.{w.tensor}") if w and w.buffer else w
+        for place, w in enumerate(tiling.views)
     )
-    return replace(tiling, windows=windows)
+    return replace(tiling, views=views)
 
 
 def persistent_bytes(levels: Levels, persistent: Sequence[Storage], align: int) -> int:

@@ -14,22 +14,22 @@ from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.model import Call
 from gradlet.planner.tile.classes import (
     Part,
-    all_kinds,
+    all_classes,
     copyable,
     part_of,
     signature,
     tile_axis,
-    window_on,
+    view_on,
 )
 from gradlet.planner.tile.launches import TileLaunches
 from gradlet.planner.tile.request import Problems
 from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
-from gradlet.planner.tile.search import Candidate, Operand, Problem, explored, judge
+from gradlet.planner.tile.search import Candidate, Operand, Problem, estimate, explored
 from gradlet.planner.tile.streaming import far_sizes, fetching
 from gradlet.planner.tiling import TileAxis, Tiling
 from gradlet.targets.target import Target
 
-MOST_KINDS = 16
+MOST_CLASSES = 16
 DEARER = 2  # as much may be paid for tiles that the faster kernel takes
 
 
@@ -59,7 +59,7 @@ class Tiler:
         self._known: dict[object, list[tuple[int, Schedule]]] = {}  # with the room there was
 
     def choose(self, request: TilingRequest) -> Schedule:
-        """The cheapest way to run a call with `room` bytes for its boxes; near storages are used
+        """The cheapest way to run a call with `room` bytes for its regions; near storages are used
         where they lie. Operands that do not fit even in pieces are left where they are."""
         group, call, near, room = request.group, request.call, request.near, request.room
         if call.name in self.overrides:
@@ -67,7 +67,7 @@ class Tiler:
             if wished is not None:
                 return wished
         operands = list(self.problems.operands_of(group, call, near))
-        key = self._likeness(group, call, operands)
+        key = self._cache_key(group, call, operands)
         for given, known in self._known.setdefault(key, []):
             if known.needed <= room <= given:  # the best with more room is the best with less
                 return _renamed(known, self._names(group, call))
@@ -75,19 +75,19 @@ class Tiler:
         self._known[key].append((room, found))
         return found
 
-    def likeness(self, request: TilingRequest) -> object:
+    def cache_key(self, request: TilingRequest) -> object:
         """What is the same for calls that have the same candidates."""
         operands = self.problems.operands_of(request.group, request.call, request.near)
-        alike = self._likeness(request.group, request.call, list(operands))
+        alike = self._cache_key(request.group, request.call, list(operands))
         return alike, request.room, request.call.repeat, self.overrides.get(request.call.name)
 
-    def _likeness(
+    def _cache_key(
         self, group: FusionGroup, call: Call, operands: Sequence[Operand | None]
     ) -> object:
         """What is the same for calls that run in the same way."""
         first: dict[str, int] = {}
         seen = tuple(
-            (operand.windowed, operand.bandwidth, first.setdefault(operand.storage, len(first)))
+            (operand.buffered, operand.farthest, first.setdefault(operand.storage, len(first)))
             if operand
             else None
             for operand in operands
@@ -97,7 +97,7 @@ class Tiler:
         return nodes, launches, seen
 
     def _names(self, group: FusionGroup, call: Call) -> tuple[str, ...]:
-        """Of the windows that a tiling of the call has, in their order."""
+        """Of the views that a tiling of the call has, in their order."""
         sums = (node.outputs[0] for node in (group.nodes[0], *group.beside[:1]))
         return (*call.outputs, *call.inputs, *sums)
 
@@ -106,7 +106,7 @@ class Tiler:
     ) -> Schedule:
         site = self.problems.site_of(group)
         far = sorted(
-            (n for n, operand in enumerate(operands) if operand and operand.windowed),
+            (n for n, operand in enumerate(operands) if operand and operand.buffered),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
         )
         tries: list[tuple[Call, Sequence[Operand | None]]] = [
@@ -117,7 +117,7 @@ class Tiler:
         tries.sort(key=lambda item: item[0].kernel.variant != wanted)
         for left in range(1, len(far)):
             seen = [
-                replace(operand, windowed=False) if operand and n in far[:left] else operand
+                replace(operand, buffered=False) if operand and n in far[:left] else operand
                 for n, operand in enumerate(operands)
             ]
             tries.append((call, seen))
@@ -152,7 +152,7 @@ class Tiler:
         tile = [axis.size for axis in problem.axes]
         for name, size in override.split:
             tile[numbers[name]] = size
-        found = judge(problem, tuple(tile))
+        found = estimate(problem, tuple(tile))
         found = replace(found, order=tuple(numbers[name] for name, _ in override.split))
         if found.wrong:
             return None
@@ -161,11 +161,11 @@ class Tiler:
         made = self._made(request.group, call, site, operands, problem, found, override.variant)
         if isinstance(made, str) or made.kernel.variant != override.variant:
             return None
-        needed = made.scratch + (made.tiling.near_bytes if made.tiling else 0)
+        needed = made.scratch + (made.tiling.l1_bytes if made.tiling else 0)
         return made if needed <= request.room else None
 
     def problem(self, request: TilingRequest, double_buffered: bool, variant: str = "") -> Problem:
-        """What there is to choose for a call with all its far operands in windows, but for those
+        """What there is to choose for a call with all its far operands in views, but for those
         that the variant fetches itself."""
         key = double_buffered, variant
         if key not in request.problems:
@@ -250,8 +250,8 @@ class Tiler:
             if made is None:
                 return axis.name
             tiles.append(made)
-        if prod(axis.kind_count for axis in tiles) > MOST_KINDS:
-            return max(tiles, key=lambda axis: axis.kind_count).name
+        if prod(axis.class_count for axis in tiles) > MOST_CLASSES:
+            return max(tiles, key=lambda axis: axis.class_count).name
         parts = self._parts(site, tuple(tiles))
         if parts is None:
             return tiles[-1].name
@@ -265,13 +265,13 @@ class Tiler:
         if summed and problem.gradient:
             sums = [problem.gradient]
             sums += [_partial_sum(operands[call.own_outputs], n) for n in group.beside[:1]]
-        windows = tuple(
-            window_on(operand, places, tiles, problem.double_buffered) if operand else None
+        views = tuple(
+            view_on(operand, places, tiles, problem.double_buffered) if operand else None
             for operand in (*operands, *sums)
         )
-        if not all(copyable(window, tiles) for window in windows if window):
+        if not all(copyable(view, tiles) for view in views if view):
             return tiles[-1].name
-        tiling = Tiling(tuple(tiles), windows, problem.double_buffered)
+        tiling = Tiling(tuple(tiles), views, problem.double_buffered)
         launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
         scratch = max(self.problems.scratch(kernel, item) for item in sizes)
         return Schedule(kernel, replace(tiling, launches=launches), scratch)
@@ -283,10 +283,13 @@ class Tiler:
         return self._tile_axes[key]
 
     def _parts(self, site: Site, tiles: tuple[TileAxis, ...]) -> list[Part] | None:
-        """Of every kind of tile; None if no node computes some of them."""
+        """Of every class of tiles; None if no node computes some of them."""
         key = signature(site), tiles
         if key not in self._tile_parts:
-            parts = [part_of(OPS[site.node.op], site, tiles, kind) for kind in all_kinds(tiles)]
+            parts = [
+                part_of(OPS[site.node.op], site, tiles, tile_class)
+                for tile_class in all_classes(tiles)
+            ]
             made = [part for part in parts if part is not None]
             self._tile_parts[key] = made if len(made) == len(parts) else None
         return self._tile_parts[key]
@@ -296,14 +299,14 @@ def _partial_sum(result: Operand | None, node: Node) -> Operand:
     """Where a sum over tiles that is made beside adds up, before it goes to this result."""
     assert result is not None
     near = replace(result, tensor=node.outputs[0], load=False, store=False)
-    return replace(near, windowed=True, storage="")
+    return replace(near, buffered=True, storage="")
 
 
 def _renamed(schedule: Schedule, names: Sequence[str]) -> Schedule:
     if schedule.tiling is None:
         return schedule
-    windows = tuple(
-        replace(window, tensor=name, near=name if window.near else "") if window else None
-        for window, name in zip(schedule.tiling.windows, names, strict=False)
+    views = tuple(
+        replace(view, tensor=name, buffer=name if view.buffer else "") if view else None
+        for view, name in zip(schedule.tiling.views, names, strict=False)
     )
-    return replace(schedule, tiling=replace(schedule.tiling, windows=windows))
+    return replace(schedule, tiling=replace(schedule.tiling, views=views))

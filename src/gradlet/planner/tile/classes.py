@@ -1,4 +1,4 @@
-"""Parts of a tiling: the kinds of tiles along axes, what kernels get for them, windows."""
+"""Parts of a tiling: the classes of tiles along axes, what kernels get for them, views."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import product
 
 from gradlet.ir.graph import Shape, Site
 from gradlet.ops.base import Axis, Op, Size
-from gradlet.planner.tile.search import Operand, slots
-from gradlet.planner.tiling import Range, TileAxis, Window, box_elements, dense, slot_size
+from gradlet.planner.tile.search import Operand, stages
+from gradlet.planner.tiling import Range, TileAxis, TileView, dense, region_elements, stage_size
 
 
 def signature(site: Site) -> object:
@@ -18,20 +18,22 @@ def signature(site: Site) -> object:
 
 
 def tile_axis(op: Op, site: Site, axis: Axis, tile: int) -> TileAxis | None:
-    """With the kind of each tile: what differs in shapes or attributes is of another kind."""
+    """With the class of each tile: what differs in shapes or attributes is of another one."""
     seen: dict[object, int] = {}
-    kinds = []
+    classes = []
     for begin in range(0, axis.size, tile):
         part = op.tile(site, {axis.name: (begin, min(begin + tile, axis.size))})
         if part is None:
             return None
-        kinds.append(seen.setdefault(signature(part), len(seen)))
-    return TileAxis(axis.name, axis.size, tile, axis.reduction, tuple(kinds))
+        classes.append(seen.setdefault(signature(part), len(seen)))
+    return TileAxis(axis.name, axis.size, tile, axis.reduction, tuple(classes))
 
 
-def all_kinds(tiles: Sequence[TileAxis]) -> list[tuple[int, ...]]:
-    """An index of each kind of tile, in the order of their numbers."""
-    firsts = [[axis.kinds.index(kind) for kind in range(axis.kind_count)] for axis in tiles]
+def all_classes(tiles: Sequence[TileAxis]) -> list[tuple[int, ...]]:
+    """An index of each class of tile, in the order of their numbers."""
+    firsts = [
+        [axis.classes.index(tile_class) for tile_class in range(axis.class_count)] for axis in tiles
+    ]
     return list(product(*firsts))
 
 
@@ -41,7 +43,7 @@ def _in_order(tiles: Sequence[TileAxis], index: Sequence[int]) -> list[Range]:
 
 @dataclass(frozen=True)
 class Part:
-    """A kind of tile: the shape of its result, and what the kernel gets."""
+    """A class of tiles: the shape of its result, and what the kernel gets."""
 
     shape: Shape
     sizes: Mapping[str, Size]
@@ -53,20 +55,20 @@ def part_of(op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int])
     return Part(part.outs[0].shape, op.lower(part).sizes) if part is not None else None
 
 
-def copyable(window: Window, tiles: Sequence[TileAxis]) -> bool:
-    """Whether the box of every kind of tile is lines of planes, or one run of bytes where it is
-    used where it lies; at the ends of a map a box may have more levels than in the middle."""
-    ranges = [_in_order(tiles, kind) for kind in all_kinds(tiles)]
-    if not window.near:
-        return window.fetched or all(dense(window.shape, window.box(part)) for part in ranges)
-    return all(map(window.runs, ranges))
+def copyable(view: TileView, tiles: Sequence[TileAxis]) -> bool:
+    """Whether the region of every class of tile is lines of planes, or one run of bytes where it
+    is used where it lies; at the ends of a map a region may have more levels than in the middle."""
+    ranges = [_in_order(tiles, tile_class) for tile_class in all_classes(tiles)]
+    if not view.buffer:
+        return view.fetched or all(dense(view.shape, view.region(part)) for part in ranges)
+    return all(map(view.runs, ranges))
 
 
-def window_on(
+def view_on(
     operand: Operand, places: Mapping[int, int], tiles: Sequence[TileAxis], double_buffered: bool
-) -> Window:
+) -> TileView:
     spans = tuple((places[number], span) for number, span in operand.spans if number in places)
-    window = Window(
+    view = TileView(
         operand.tensor,
         operand.shape,
         operand.item,
@@ -74,15 +76,15 @@ def window_on(
         once=operand.once,
         fetched=operand.fetched,
     )
-    if not operand.windowed:
-        return window
-    kinds = [_in_order(tiles, kind) for kind in all_kinds(tiles)]
-    largest = max(box_elements(window.box(ranges)) for ranges in kinds)
+    if not operand.buffered:
+        return view
+    classes = [_in_order(tiles, tile_class) for tile_class in all_classes(tiles)]
+    largest = max(region_elements(view.region(ranges)) for ranges in classes)
     return replace(
-        window,
-        near=operand.tensor,  # a name of its own comes with the place
-        slots=slots(operand, bool(spans), double_buffered),
-        slot_bytes=slot_size(largest, operand.item),
+        view,
+        buffer=operand.tensor,  # a name of its own comes with the place
+        stages=stages(operand, bool(spans), double_buffered),
+        stage_bytes=stage_size(largest, operand.item),
         load=operand.load,
         store=operand.store,
     )

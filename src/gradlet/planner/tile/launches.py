@@ -17,7 +17,7 @@ from gradlet.planner.fuse.epilogue import lowered, post_op
 from gradlet.planner.fuse.rule import FusionGroup, Lowerer
 from gradlet.planner.launch import EVERY, FIRST, LAST, LATER, Launch, Ref, When
 from gradlet.planner.model import Call
-from gradlet.planner.tile.classes import Part, all_kinds
+from gradlet.planner.tile.classes import Part, all_classes
 from gradlet.planner.tile.request import SUM, Problems
 from gradlet.planner.tiling import Tiling
 from gradlet.targets.target import Target
@@ -82,11 +82,11 @@ class TileLaunches:
         results = range(made) if gradient is None else [gradient]
         begin = len(call.outputs)
         places = (*results, *range(begin, begin + taken))
-        first: tuple[Ref, ...] = tuple(p if tiling.windows[p] else None for p in places)
+        first: tuple[Ref, ...] = tuple(p if tiling.views[p] else None for p in places)
         when = When(FIRST if more else EVERY)
         yield Launch(kernel, first, sizes, when, repeat=call.repeat)
         if more:
-            once = {p for p, window in enumerate(tiling.windows) if window and window.once}
+            once = {p for p, view in enumerate(tiling.views) if view and view.once}
             later = tuple(None if p in once else p for p in first)
             yield Launch(more, later, sizes, When(LATER), repeat=call.repeat)
 
@@ -99,7 +99,7 @@ class TileLaunches:
         assert total is not None
         assert whole is not None
         sizes: list[Mapping[str, Size]] = []
-        for index in all_kinds(tiling.axes):
+        for index in all_classes(tiling.axes):
             ranges = {a.name: a.range(at) for a, at in zip(tiling.axes, index, strict=True)}
             tile = OPS[site.node.op].tile(site, ranges) if ranges else site
             assert tile is not None
@@ -134,8 +134,8 @@ class TileLaunches:
         places: tuple[Ref, ...],
         variant: str = "",
     ) -> Launch:
-        """What comes behind a box of the result: elementwise nodes, or the update of weights when
-        their gradient has added up there."""
+        """What comes behind a region of the result: elementwise nodes, or the update of weights
+        when their gradient has added up there."""
         first, last = group.nodes[0], group.nodes[-1]
         made = self.graph.tensors[first.outputs[0]]
         sizes = tuple(self._part_of(last, made.shape, part) for part in parts)

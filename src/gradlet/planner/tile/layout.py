@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 WORD = 4
-AXES, SLOTS = 4, 3
-"""Of a table and of a window, at most."""
+AXES, STAGES = 4, 3
+"""Of a table and of a view, at most."""
 
 
 @dataclass(frozen=True)
@@ -80,30 +80,30 @@ def _of(code: str, names: str) -> tuple[tuple[str, str, int], ...]:
 TILING = Struct(
     "gl_tiling",
     (
-        *_of("I", "first more finish"),
+        *_of("I", "first later last"),
         *_of("i", "repeat"),
-        *_of("B", "axes windows reductions ahead"),
+        *_of("B", "axes views reductions double_buffered"),
         ("count", "i", AXES),
-        *_of("H", "sizes finish_sizes first_step steps"),
-        *_of("I", "idle"),
+        *_of("H", "sizes last_sizes first_step steps"),
+        *_of("I", "first_only"),
     ),
 )
-WINDOW = Struct(
-    "gl_window",
+VIEW = Struct(
+    "gl_tile_view",
     (
-        *_of("I", "far"),
-        ("near", "I", SLOTS),
-        *_of("B", "slots load store moved_by"),
-        *_of("H", "boxes first_step steps early"),
+        *_of("I", "backing"),
+        ("l1", "I", STAGES),
+        *_of("B", "stages load store moved_by"),
+        *_of("H", "regions first_step steps prefetched"),
     ),
 )
-STEP = Struct("gl_step", _of("H", "axis hops"))
-HOP = Struct("gl_hop", _of("i", "far box"))
-BOX = Struct("gl_box", _of("i", "bytes lines pitch planes plane_pitch"))
-STATE = Struct("gl_window_state", _of("I", "far at put_from put_to box put_box slot"))
-FRAME = Struct("gl_frame", _of("I", "kernel finish sizes finish_sizes rests"), rest="t")
+STEP = Struct("gl_step", _of("H", "axis offsets"))
+OFFSET = Struct("gl_offset", _of("i", "backing region"))
+REGION = Struct("gl_region", _of("i", "bytes lines pitch planes plane_pitch"))
+STATE = Struct("gl_view_state", _of("I", "backing at put_from put_to region put_region stage"))
+FRAME = Struct("gl_frame", _of("I", "kernel last sizes last_sizes skips"), rest="t")
 
 
 def held() -> str:
     """C for a file that includes gl_tiles.h."""
-    return "".join(s.held() for s in (TILING, WINDOW, STEP, HOP, BOX, STATE, FRAME))
+    return "".join(s.held() for s in (TILING, VIEW, STEP, OFFSET, REGION, STATE, FRAME))

@@ -22,6 +22,7 @@ from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.model import Call
 from gradlet.planner.tile.classes import signature
 from gradlet.planner.tile.search import Operand, Problem
+from gradlet.targets.cost import Cost
 from gradlet.targets.target import Target
 
 SUM = "sum"
@@ -85,10 +86,10 @@ class Problems:
                     spans,
                     load=not written or fused,
                     store=written,
-                    windowed=storage not in near,
+                    buffered=storage not in near,
                     once=slot in op.adds_once,
                     storage=storage,
-                    bandwidth=self.target.bandwidth(storage in self.farthest),
+                    farthest=storage in self.farthest,
                     beside=beside,
                 )
             )
@@ -159,7 +160,7 @@ class Problems:
                 tensor=site.outs[0].name,
                 load=False,
                 store=False,
-                windowed=True,
+                buffered=True,
                 storage="",
             )
         return Problem(
@@ -168,8 +169,9 @@ class Problems:
             present,
             call.macs,
             self.target.cores,
+            self.target.cost,
             double_buffered,
-            lambda tile: self._tile_needs(call.kernel, site, axes, tile),
+            lambda tile, constants: self._tile_needs(call.kernel, site, axes, tile, constants),
             allowed,
             gradient,
         )
@@ -180,16 +182,22 @@ class Problems:
         return scratch_bytes(kernel, sizes, self.target.cores)
 
     def _tile_needs(
-        self, kernel: Kernel, site: Site, axes: Sequence[Axis], tile: Sequence[int]
-    ) -> tuple[int, int]:
-        """Scratch and cost of the first tile by the kernel of the whole node; the others are
+        self,
+        kernel: Kernel,
+        site: Site,
+        axes: Sequence[Axis],
+        tile: Sequence[int],
+        constants: Cost,
+    ) -> tuple[int, float]:
+        """Scratch and cycles of the first tile by the kernel of the whole node; the others are
         alike."""
         if not variant_of(kernel).scratch and not cost_matters(kernel):
-            return 0, 0
+            return 0, 0.0
         op = OPS[site.node.op]
         ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
         sizes = op.lower(op.tile(site, ranges) or site).sizes
-        return self.scratch(kernel, sizes), modelled_cost(kernel, sizes, self.target.cores)
+        busiest = modelled_cost(kernel, sizes, self.target.cores, constants)
+        return self.scratch(kernel, sizes), busiest
 
     def _tileable_axes(self, op: Op, site: Site, axes: tuple[Axis, ...]) -> tuple[bool, ...]:
         key = signature(site)

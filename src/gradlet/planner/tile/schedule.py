@@ -23,12 +23,12 @@ class Schedule:
     @property
     def needed(self) -> int:
         """Bytes of the nearest memory."""
-        return self.scratch + (self.tiling.near_bytes if self.tiling else 0)
+        return self.scratch + (self.tiling.l1_bytes if self.tiling else 0)
 
 
 @dataclass(frozen=True)
 class TilingRequest:
-    """A call, the storages that lie near, and the bytes that its boxes may take."""
+    """A call, the storages that lie near, and the bytes that its regions may take."""
 
     group: FusionGroup
     call: Call

@@ -1,8 +1,8 @@
 """The search for a tiling of one call: which axes are split, how far, in which order.
 
-Every candidate is judged by a rough count of cycles: the larger of computing and copying, what
-cannot be hidden (the first boxes in, the last ones out), and the trouble of every tile. The search
-climbs from the whole node; a node costs the same whatever the size of the network.
+Every candidate is estimated by a rough count of cycles: the larger of computing and copying, what
+cannot be hidden (the first regions in, the last ones out), and the overhead of every tile. The
+search climbs from the whole node; a node costs the same whatever the size of the network.
 """
 
 from __future__ import annotations
@@ -15,27 +15,20 @@ from math import prod
 
 from gradlet.ir.graph import Shape
 from gradlet.ops.base import Axis, Span
-from gradlet.planner.tile.balance import shares, work_before
-from gradlet.planner.tiling import Range, dense, lines_of, slot_size
+from gradlet.planner.tile.balance import work_before
+from gradlet.planner.tile.cost import CostModel
+from gradlet.planner.tiling import Range, dense, lines_of, stage_size
+from gradlet.targets.cost import Cost
 
-TILE_CYCLES = 1400  # start of transfers, barriers, call of the kernel, whose code is cold
-RUN_CYCLES = 100  # of a core, where lines of the result begin that are not neighbours
-CALL_CYCLES = 250
-VISIBLE = 4.0  # of a cycle of copying that nothing hides; tuning knows better
-MACS_PER_CYCLE = 0.55  # of one core
-WORDS_PER_CYCLE = 0.25
-LINE_CYCLES = 3  # of a line of a transfer, besides its bytes
-COMMAND_CYCLES = 50  # of a core, for a plane of a box: each is a command of its own
-ADD_CYCLES = 14  # per element and further tile of a sum
 MOST_AXES = 4
-MOST_TILES = 1000  # along an axis: their hops are in the table, where offsets have 16 bits
+MOST_TILES = 1000  # along an axis: their offsets are in the table, where offsets have 16 bits
 STEPS = 24
 CLIMBS = 60
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that a call touches: through a window if it is far, else where it lies."""
+    """A tensor that a call touches: through a view if it is far, else where it lies."""
 
     tensor: str
     shape: Shape
@@ -43,14 +36,14 @@ class Operand:
     spans: tuple[tuple[int, Span], ...]  # number of the axis in Problem.axes
     load: bool
     store: bool
-    windowed: bool
+    buffered: bool
     once: bool = False
     storage: str = ""
-    bandwidth: float = 8.0  # bytes per cycle, to and from where it lies
+    farthest: bool = False  # it lies in the memory behind that of the program
     fetched: bool = False  # by the kernel itself, from where it lies
     beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
 
-    def ranges_box(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
+    def extents(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
         extents = list(self.shape)
         for number, span in self.spans:
@@ -60,7 +53,7 @@ class Operand:
         return zip(extents, self.shape, strict=True)
 
     def moves(self, split: Sequence[int]) -> list[int]:
-        """Positions in the order of loops whose steps change the box."""
+        """Positions in the order of loops whose steps change the region."""
         own = {number for number, _ in self.spans}
         return [place for place, number in enumerate(split) if number in own]
 
@@ -72,13 +65,14 @@ class Problem:
     operands: tuple[Operand, ...]
     macs: int
     cores: int
+    constants: Cost
     double_buffered: bool
-    kernel: Callable[[Sequence[int]], tuple[int, int]] = lambda tile: (0, 0)
-    """Bytes of scratch and multiply-adds that tiles of these sizes are worth; 0: as many as there
-    are."""
+    kernel: Callable[[Sequence[int], Cost], tuple[int, float]] = lambda tile, constants: (0, 0.0)
+    """Bytes of scratch, and cycles of the busiest core on tiles of these sizes; 0: as the
+    multiply-adds of the node say."""
     tileable: tuple[bool, ...] = ()
     gradient: Operand | None = None  # where tiles of a fused gradient add up, if they are split
-    judged: dict[tuple[int, ...], Candidate] = field(
+    estimated: dict[tuple[int, ...], Candidate] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -96,11 +90,8 @@ class Problem:
         return tuple(work_before(self, number) for number in range(len(self.axes)))
 
     @cached_property
-    def work(self) -> float:
-        """Cycles of the team on the whole node."""
-        words = sum(prod(operand.shape) for operand in self.operands)
-        alone = self.macs / MACS_PER_CYCLE + words / WORDS_PER_CYCLE * (0.2 if self.macs else 1)
-        return alone / self.cores
+    def words(self) -> int:
+        return sum(prod(operand.shape) for operand in self.operands)
 
 
 @dataclass(frozen=True)
@@ -112,8 +103,6 @@ class Candidate:
     bytes: int = 0
     wrong: int = 0  # operands that cannot be seen so
     cost: float = 0.0
-    transfer: float = field(default=0.0, compare=False)  # cycles
-    visible: float = field(default=0.0, compare=False)
 
     def rank(self, room: int) -> tuple[float, ...]:
         return (self.wrong, max(0, self.bytes - room), self.cost)
@@ -127,11 +116,6 @@ def ladder(size: int) -> tuple[int, ...]:
         found.append(-(-size // parts))
         parts = max(parts + 1, parts * 5 // 4)
     return tuple(dict.fromkeys([*found, 1]))
-
-
-def search(problem: Problem, room: int) -> Candidate | None:
-    """The best tiling that fits into `room` bytes, if any does."""
-    return next(iter(explored(problem, room)), None)
 
 
 def explored(problem: Problem, room: int) -> list[Candidate]:
@@ -151,7 +135,7 @@ def grid(problem: Problem, room: int, most: int) -> list[Candidate]:
         return prod(-(-size // part) for size, part in zip(sizes, tile, strict=True))
 
     few = (tile for tile in product(*problem.ladders) if tiles(tile) <= most)
-    return _fitting((judge(problem, tile) for tile in few), room)
+    return _fitting((estimate(problem, tile) for tile in few), room)
 
 
 def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
@@ -162,7 +146,7 @@ def along_one_axis(problem: Problem, room: int) -> list[Candidate]:
         for number, steps in enumerate(problem.ladders)
         for size in steps
     ]
-    return _fitting((judge(problem, tile) for tile in dict.fromkeys(tiles)), room)
+    return _fitting((estimate(problem, tile) for tile in dict.fromkeys(tiles)), room)
 
 
 def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candidate]:
@@ -176,7 +160,7 @@ def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candi
             nearest = min(steps, key=lambda step: abs(step - wide))
             around.add((*tile[:number], nearest, *tile[number + 1 :]))
     around |= set(_traded(problem, tile, room))
-    return _fitting((judge(problem, sizes) for sizes in sorted(around)), room)
+    return _fitting((estimate(problem, sizes) for sizes in sorted(around)), room)
 
 
 def _traded(problem: Problem, tile: tuple[int, ...], room: int) -> Iterator[tuple[int, ...]]:
@@ -186,7 +170,7 @@ def _traded(problem: Problem, tile: tuple[int, ...], room: int) -> Iterator[tupl
         sizes[wide] = min(problem.ladders[wide], key=lambda step: abs(step - 2 * tile[wide]))
         for step in problem.ladders[narrow]:
             sizes[narrow] = step
-            if step < tile[narrow] and judge(problem, tuple(sizes)).bytes <= room:
+            if step < tile[narrow] and estimate(problem, tuple(sizes)).bytes <= room:
                 yield tuple(sizes)
                 break
 
@@ -215,18 +199,18 @@ def _climb(
 ) -> None:
     """Move up and down the ladders, one axis or two at a time, as long as it gets better."""
 
-    def judged(at: tuple[int, ...]) -> Candidate:
+    def estimated(at: tuple[int, ...]) -> Candidate:
         if at not in known:
             sizes = tuple(steps[r] for steps, r in zip(problem.ladders, at, strict=True))
-            known[at] = judge(problem, sizes)
+            known[at] = estimate(problem, sizes)
         return known[at]
 
     for _ in range(CLIMBS):
-        better = min(_near(problem, rungs), key=lambda at: judged(at).rank(room), default=None)
-        if better is None or judged(better).rank(room) >= judged(rungs).rank(room):
+        better = min(_near(problem, rungs), key=lambda at: estimated(at).rank(room), default=None)
+        if better is None or estimated(better).rank(room) >= estimated(rungs).rank(room):
             break
         rungs = better
-    judged(rungs)
+    estimated(rungs)
 
 
 def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -244,101 +228,58 @@ def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]
     yield from (at for at in (*single, *double) if at is not None)
 
 
-def judge(problem: Problem, tile: tuple[int, ...]) -> Candidate:
-    """What these tile sizes take and cost, in the best order of loops; each is judged once."""
-    if tile not in problem.judged:
-        problem.judged[tile] = _judged(problem, tile)
-    return problem.judged[tile]
+def estimate(problem: Problem, tile: tuple[int, ...]) -> Candidate:
+    """What these tile sizes take and cost, in the best order of loops; each is estimated once."""
+    if tile not in problem.estimated:
+        problem.estimated[tile] = _estimated(problem, tile)
+    return problem.estimated[tile]
 
 
-def _judged(problem: Problem, tile: tuple[int, ...]) -> Candidate:
+def _estimated(problem: Problem, tile: tuple[int, ...]) -> Candidate:
     counts = [-(-axis.size // t) for axis, t in zip(problem.axes, tile, strict=True)]
     free = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and not axis.reduction]
     summed = [n for n, axis in enumerate(problem.axes) if counts[n] > 1 and axis.reduction]
-    operands = list(problem.operands)
-    if summed and problem.gradient is not None:
-        operands.append(problem.gradient)
-    wrong = sum(_cannot(problem, operand, tile, counts) for operand in operands)
+    model = cost_model(problem, tile)
+    wrong = sum(_cannot(problem, operand, tile, counts) for operand in model.operands)
     wrong += _clashes(problem, [*free, *summed]) + max(0, len(free) + len(summed) - MOST_AXES)
     wrong += sum(count > MOST_TILES for count in counts)
-    extents = [prod(e for e, _ in operand.ranges_box(tile, problem.axes)) for operand in operands]
-    moving = [any(counts[n] > 1 for n, _ in operand.spans) for operand in operands]
-    used, effort = problem.kernel(tile)
-    for operand, extent, moves in zip(operands, extents, moving, strict=True):
-        used += (
-            slots(operand, moves, problem.double_buffered) * slot_size(extent, operand.item)
-            if operand.windowed
-            else 0
-        )
-    tiles = prod(counts)
-    shared = shares(problem, tile)
-    again = (prod(counts[n] for n in summed) - 1) * prod(operands[0].shape)
-    work = problem.work * shared.uneven
-    if effort:
-        work = tiles * effort / (MACS_PER_CYCLE * problem.cores)
-    compute = work + again * ADD_CYCLES / problem.cores
-    copied = [
-        (operand, _copy_cycles(operand, extent, tile, problem.axes))
-        for operand, extent in zip(operands, extents, strict=True)
-        if operand.windowed and (operand.load or operand.store)
-    ]
-    planes = max((_planes(o, tile, problem.axes) for o, _ in copied), default=1)
-    trouble = TILE_CYCLES + RUN_CYCLES * shared.runs + COMMAND_CYCLES * (planes - 1)
+    used = model.scratch
+    for operand in filter(lambda operand: operand.buffered, model.operands):
+        extent = prod(e for e, _ in operand.extents(tile, problem.axes))
+        moves = any(counts[n] > 1 for n, _ in operand.spans)
+        used += stages(operand, moves, problem.double_buffered) * stage_size(extent, operand.item)
     best: Candidate | None = None
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
-        loops = [*order, *summed]
-        transfer, first, last = _transfers(copied, loops, counts)
-        hidden = (
-            max(compute, transfer) if problem.double_buffered and tiles > 1 else compute + transfer
-        )
-        visible = first + last if problem.double_buffered else transfer
-        cost = hidden + VISIBLE * visible + tiles * trouble + CALL_CYCLES + used / 32
+        loops = (*order, *summed)
+        cost = model.cycles(loops) + used * problem.constants.room
         if best is None or cost < best.cost:
-            best = Candidate(tile, tuple(loops), used, wrong, cost, transfer, visible)
+            best = Candidate(tile, loops, used, wrong, cost)
     assert best is not None
     return best
 
 
-def slots(operand: Operand, moves: bool, double_buffered: bool) -> int:
-    """Copies of a box that are in use at a time: fetched, computed with, written back."""
+def cost_model(problem: Problem, tile: tuple[int, ...], constants: Cost | None = None) -> CostModel:
+    """Of tiles of these sizes."""
+    counts = [-(-axis.size // t) for axis, t in zip(problem.axes, tile, strict=True)]
+    operands, constants = list(problem.operands), constants or problem.constants
+    summed = any(n > 1 and a.reduction for n, a in zip(counts, problem.axes, strict=True))
+    if summed and problem.gradient is not None:
+        operands.append(problem.gradient)
+    return CostModel(problem, tile, counts, operands, constants, *problem.kernel(tile, constants))
+
+
+def stages(operand: Operand, moves: bool, double_buffered: bool) -> int:
+    """Copies of a region that are in use at a time: fetched, computed with, written back."""
     if not moves or not double_buffered:
         return 1
     return 3 if operand.load and operand.store else 2
 
 
-def _transfers(
-    copied: Sequence[tuple[Operand, float]], loops: Sequence[int], counts: Sequence[int]
-) -> tuple[float, float, float]:
-    """Cycles of all transfers, of the first boxes in, and of the last ones out; of each operand
-    that is copied those of one box are given."""
-    total = first = last = 0.0
-    for operand, once in copied:
-        places = operand.moves(loops)
-        times = prod(counts[number] for number in loops[: places[-1] + 1]) if places else 1
-        total += times * once * (operand.load + operand.store)
-        first += once * operand.load
-        last += once * operand.store
-    return total, first, last
-
-
-def _copy_cycles(operand: Operand, extent: int, tile: Sequence[int], axes: Sequence[Axis]) -> float:
-    boxed = tuple((0, wide) for wide, _ in operand.ranges_box(tile, axes))
-    found = lines_of(operand.shape, boxed, operand.item)
-    lines = found.lines * found.planes if found else extent
-    return extent * operand.item / operand.bandwidth + LINE_CYCLES * lines
-
-
-def _planes(operand: Operand, tile: Sequence[int], axes: Sequence[Axis]) -> int:
-    boxed = tuple((0, wide) for wide, _ in operand.ranges_box(tile, axes))
-    found = lines_of(operand.shape, boxed, operand.item)
-    return found.planes if found else 1
-
-
 def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Sequence[int]) -> int:
-    """1 if boxes of this operand can neither be copied nor be used where they lie."""
+    """1 if regions of this operand can neither be copied nor be used where they lie."""
     if (
         operand.store
-        and (operand.windowed or not operand.beside)
+        and (operand.buffered or not operand.beside)
         and any(
             counts[n] > 1 and not axis.reduction and all(n != own for own, _ in operand.spans)
             for n, axis in enumerate(problem.axes)
@@ -347,14 +288,14 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
         return 1  # every tile would write all of it
     if operand.fetched:
         return 0
-    box: tuple[Range, ...] = tuple((0, e) for e, _ in operand.ranges_box(tile, problem.axes))
-    if operand.windowed:
-        return int(lines_of(operand.shape, box, operand.item) is None)
-    return int(not dense(operand.shape, box))
+    region: tuple[Range, ...] = tuple((0, e) for e, _ in operand.extents(tile, problem.axes))
+    if operand.buffered:
+        return int(lines_of(operand.shape, region, operand.item) is None)
+    return int(not dense(operand.shape, region))
 
 
 def _clashes(problem: Problem, split: Sequence[int]) -> int:
-    """Operands that share bytes with a result, but not box by box."""
+    """Operands that share bytes with a result, but not region by region."""
 
     def seen(operand: Operand) -> list[tuple[int, int, int, int, int]]:
         return sorted((n, s.dim, s.step, s.start, s.extent) for n, s in operand.spans if n in split)

@@ -1,4 +1,4 @@
-"""Kernels that fetch an operand from far away by themselves: no window on it takes any room."""
+"""Kernels that fetch an operand from far away by themselves: no view on it takes any room."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gradlet.planner.tile.search import Operand
 def fetching(
     call: Call, operands: Sequence[Operand | None], isa: tuple[str, ...]
 ) -> list[tuple[Call, list[Operand | None]]]:
-    """The call with each such kernel, and its operands without a window on what that fetches."""
+    """The call with each such kernel, and its operands without a view on what that fetches."""
     kernel, first = call.kernel, len(call.outputs)
     inputs = families()[kernel.family].modes[kernel.mode].inputs
     pairs = zip(inputs, operands[first:], strict=False)
-    far = [i.name for i, operand in pairs if operand and operand.windowed]
+    far = [i.name for i, operand in pairs if operand and operand.buffered]
     same = (kernel.family, kernel.mode, kernel.epilogue, call.sizes, isa, kernel.dtype)
     found = []
     for other in candidates(*same, streamed=far):
         own = {first + number for number in fetched(other)}
         seen = [
-            replace(operand, windowed=False, fetched=True) if operand and n in own else operand
+            replace(operand, buffered=False, fetched=True) if operand and n in own else operand
             for n, operand in enumerate(operands)
         ]
         if own:

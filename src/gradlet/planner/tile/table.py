@@ -10,137 +10,139 @@ from typing import Any
 
 from gradlet.ops.base import Size
 from gradlet.planner.launch import EVERY, FIRST, LAST, LATER, Launch
-from gradlet.planner.tile.layout import BOX, FRAME, HOP, STATE, STEP, TILING, WINDOW, WORD
-from gradlet.planner.tiling import Lines, TileAxis, Tiling, Window
+from gradlet.planner.tile.layout import FRAME, OFFSET, REGION, STATE, STEP, TILING, VIEW, WORD
+from gradlet.planner.tiling import Lines, TileAxis, TileView, Tiling
 
-MOVED_AT_FIRST = 128  # no axis changes the box, which is fetched before the first tile
+MOVED_AT_FIRST = 128  # no axis changes the region, which is fetched before the first tile
 
-Hop = tuple[int, int]
+Offset = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A window in the table: which operand it is, its steps from `first_step` on, its boxes by kind
-    from `first_box` on."""
+    """A view in the table: which operand it is, its steps from `first_step` on, its regions by
+    tile class from `first_region` on."""
 
     position: int
-    window: Window
+    view: TileView
     first_step: int
     steps: int
-    first_box: int
-    boxes: tuple[Lines, ...]
+    first_region: int
+    regions: tuple[Lines, ...]
 
     def fields(self) -> dict[str, Any]:
-        """Those of its gl_window that are no places."""
-        window = self.window
+        """Those of its gl_tile_view that are no places."""
+        view = self.view
         return {
-            "slots": window.slots,
-            "load": int(window.load),
-            "store": int(window.store),
-            "moved_by": sum(1 << axis for axis in window.axes) or MOVED_AT_FIRST,
+            "stages": view.stages,
+            "load": int(view.load),
+            "store": int(view.store),
+            "moved_by": sum(1 << axis for axis in view.axes) or MOVED_AT_FIRST,
             "steps": self.steps,
-            "early": int(window.early),
+            "prefetched": int(view.prefetched),
         }
 
 
 @dataclass(frozen=True)
 class Table:
-    """rows: windows that move or are copied; the others are plain addresses. steps: an axis, and
-    the number of its first hop; those of the sizes are the last, from `size_steps` on."""
+    """rows: views that move or are copied; the others are plain addresses. steps: an axis, and
+    the number of its first offset; those of the sizes are the last, from `size_steps` on."""
 
     rows: tuple[Row, ...]
     steps: tuple[tuple[int, int], ...]
-    hops: tuple[Hop, ...]
+    offsets: tuple[Offset, ...]
     size_steps: int
 
     @property
-    def boxes(self) -> list[Lines]:
-        return [box for row in self.rows for box in row.boxes]
+    def regions(self) -> list[Lines]:
+        return [region for row in self.rows for region in row.regions]
 
     @property
     def first_step(self) -> int:
         """Of the sizes: bytes from the first step of all."""
         return STEP.size * self.size_steps
 
-    def head(self, tiling: Tiling, windows: int) -> dict[str, Any]:
+    def head(self, tiling: Tiling, views: int) -> dict[str, Any]:
         """The fields of its gl_tiling that are no places."""
         return {
             "repeat": tiling.launches[0].repeat,
             "axes": len(tiling.axes),
-            "windows": windows,
+            "views": views,
             "reductions": sum(not axis.reduction for axis in tiling.axes),
-            "ahead": int(tiling.double_buffered),
+            "double_buffered": int(tiling.double_buffered),
             "count": tuple(axis.count for axis in tiling.axes),
             "steps": len(self.steps) - self.size_steps,
-            "idle": skipped(tiling),
+            "first_only": skipped(tiling),
         }
 
 
 class _Steps:
-    """Steps and hops as they come; equal hops are there once."""
+    """Steps and offsets as they come; equal offsets are there once."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, int]] = []
-        self.hops: list[Hop] = []
-        self._known: dict[tuple[Hop, ...], int] = {}
+        self.offsets: list[Offset] = []
+        self._known: dict[tuple[Offset, ...], int] = {}
 
-    def add(self, axis: int, hops: tuple[Hop, ...]) -> None:
-        if hops not in self._known:
-            self._known[hops] = len(self.hops)
-            self.hops += hops
-        self.steps.append((axis, self._known[hops]))
+    def add(self, axis: int, offsets: tuple[Offset, ...]) -> None:
+        if offsets not in self._known:
+            self._known[offsets] = len(self.offsets)
+            self.offsets += offsets
+        self.steps.append((axis, self._known[offsets]))
 
 
 def table_of(tiling: Tiling) -> Table:
-    rows, made, box = [], _Steps(), 0
-    for position, window in enumerate(tiling.windows):
-        if window is None or not (window.near or window.spans):
+    rows, made, region = [], _Steps(), 0
+    for position, view in enumerate(tiling.views):
+        if view is None or not (view.buffer or view.spans):
             continue
         first = len(made.steps)
-        _window_steps(window, tiling.axes, made)
-        boxes = _boxes(window, tiling)
-        rows.append(Row(position, window, first, len(made.steps) - first, box, boxes))
-        box += len(boxes)
+        _view_steps(view, tiling.axes, made)
+        regions = _regions(view, tiling)
+        rows.append(Row(position, view, first, len(made.steps) - first, region, regions))
+        region += len(regions)
     size_steps = len(made.steps)
-    pitch, finish = (
+    pitch, last = (
         WORD * sum(size_words(launch.sizes[0]) for launch in launches) for launches in sized(tiling)
     )
     for number, (axis, radix) in enumerate(zip(tiling.axes, radices(tiling.axes), strict=True)):
-        if axis.kind_count > 1:
-            made.add(number, tuple((k * radix * pitch, k * radix * finish) for k in axis.kinds))
-    return Table(tuple(rows), tuple(made.steps), tuple(made.hops), size_steps)
+        if axis.class_count > 1:
+            made.add(number, tuple((k * radix * pitch, k * radix * last) for k in axis.classes))
+    return Table(tuple(rows), tuple(made.steps), tuple(made.offsets), size_steps)
 
 
 def radices(axes: Sequence[TileAxis]) -> list[int]:
-    return [prod(axis.kind_count for axis in axes[n + 1 :]) for n in range(len(axes))]
+    return [prod(axis.class_count for axis in axes[n + 1 :]) for n in range(len(axes))]
 
 
-def _window_steps(window: Window, axes: Sequence[TileAxis], made: _Steps) -> None:
-    own = [axes[number] for number in window.axes]
-    box_bytes = BOX.size if window.near else 0
-    for number, radix in zip(window.axes, radices(own), strict=True):
+def _view_steps(view: TileView, axes: Sequence[TileAxis], made: _Steps) -> None:
+    own = [axes[number] for number in view.axes]
+    region_bytes = REGION.size if view.buffer else 0
+    for number, radix in zip(view.axes, radices(own), strict=True):
         axis = axes[number]
-        hops = []
-        for index, kind in enumerate(axis.kinds):
-            far = 0
-            for span in (span for at, span in window.spans if at == number):
-                start, _ = window.along(span, axis.range(index))
-                far += start * prod(window.shape[span.dim + 1 :]) * window.item
-            hops.append((far, kind * radix * box_bytes))
-        made.add(number, tuple(hops))
+        offsets = []
+        for index, tile_class in enumerate(axis.classes):
+            backing = 0
+            for span in (span for at, span in view.spans if at == number):
+                start, _ = view.along(span, axis.range(index))
+                backing += start * prod(view.shape[span.dim + 1 :]) * view.item
+            offsets.append((backing, tile_class * radix * region_bytes))
+        made.add(number, tuple(offsets))
 
 
-def _boxes(window: Window, tiling: Tiling) -> tuple[Lines, ...]:
-    if not window.near:
+def _regions(view: TileView, tiling: Tiling) -> tuple[Lines, ...]:
+    if not view.buffer:
         return ()
-    own = [tiling.axes[number] for number in window.axes]
-    firsts = [[axis.kinds.index(kind) for kind in range(axis.kind_count)] for axis in own]
+    own = [tiling.axes[number] for number in view.axes]
+    firsts = [
+        [axis.classes.index(tile_class) for tile_class in range(axis.class_count)] for axis in own
+    ]
     found = []
     for index in product(*firsts):
-        at = dict(zip(window.axes, index, strict=True))
+        at = dict(zip(view.axes, index, strict=True))
         ranges = [axis.range(at.get(number, 0)) for number, axis in enumerate(tiling.axes)]
-        lines = window.runs(ranges)
-        assert lines is not None, f"the box of {window.tensor} cannot be copied"
+        lines = view.runs(ranges)
+        assert lines is not None, f"the region of {view.tensor} cannot be copied"
         found.append(lines)
     return tuple(found)
 
@@ -148,8 +150,8 @@ def _boxes(window: Window, tiling: Tiling) -> tuple[Lines, ...]:
 def table_bytes(tiling: Tiling) -> int:
     """Bytes of the table on a machine of 32 bits."""
     table = table_of(tiling)
-    size = TILING.size + WINDOW.size * len(table.rows) + BOX.size * len(table.boxes)
-    size += STEP.size * len(table.steps) + HOP.size * len(table.hops)
+    size = TILING.size + VIEW.size * len(table.rows) + REGION.size * len(table.regions)
+    size += STEP.size * len(table.steps) + OFFSET.size * len(table.offsets)
     both = (launch for launches in sized(tiling) for launch in launches)
     return size + WORD * sum(size_words(part) for launch in both for part in launch.sizes)
 
@@ -157,7 +159,7 @@ def table_bytes(tiling: Tiling) -> int:
 def functions(tiling: Tiling) -> dict[str, tuple[Launch, ...]]:
     """The launches of each function that the table knows, by its name there: of tiles that start a
     sum, of those that add to it, and behind the last of them. Within one there are no barriers."""
-    roles = {"first": (FIRST, EVERY), "more": (LATER, EVERY), "finish": (LAST,)}
+    roles = {"first": (FIRST, EVERY), "later": (LATER, EVERY), "last": (LAST,)}
     found = {
         role: tuple(launch for launch in tiling.launches if launch.when.tiles in tiles)
         for role, tiles in roles.items()
@@ -178,7 +180,7 @@ def sized(tiling: Tiling) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Whose sizes the table has, one behind the other for each tile class: those of tiles (the same
     for the first of a sum and for those that are added), and those behind the last."""
     found = functions(tiling)
-    return found["first"], found.get("finish", ())
+    return found["first"], found.get("last", ())
 
 
 def skipped(tiling: Tiling) -> int:
@@ -187,18 +189,18 @@ def skipped(tiling: Tiling) -> int:
     return sum(1 << number for number in beside.pop()) if beside else 0
 
 
-def windows_of(tiling: Tiling) -> int:
+def views_of(tiling: Tiling) -> int:
     """How many the table has."""
-    return sum(bool(w and (w.near or w.spans)) for w in tiling.windows)
+    return sum(bool(w and (w.buffer or w.spans)) for w in tiling.views)
 
 
 def control_bytes(tilings: Sequence[Tiling]) -> int:
     """Bytes of the nearest memory that the running of these calls takes: two tables, so that the
-    next one can be fetched, and as many times the frames and states of the windows."""
+    next one can be fetched, and as many times the frames and states of the views."""
     if not tilings:
         return 0
-    windows = max(map(windows_of, tilings))
-    state = STATE.size * windows + 2 * (FRAME.size + WORD * windows)
+    views = max(map(views_of, tilings))
+    state = STATE.size * views + 2 * (FRAME.size + WORD * views)
     return 2 * (max(map(table_bytes, tilings)) + state)
 
 

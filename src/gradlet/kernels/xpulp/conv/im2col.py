@@ -25,6 +25,7 @@ from gradlet.kernels.xpulp.gemm.block import (
 )
 from gradlet.kernels.xpulp.gemm.panel import HEIGHT, Panel
 from gradlet.kernels.xpulp.isa.asm import Asm, Registers
+from gradlet.targets.cost import Cost
 
 HELD = 4
 BLOCKS = (5, 4, 3, 2, 1)
@@ -195,28 +196,36 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
-    """Multiply-adds that the time of the team is worth. One is six instructions of a quad: those of
-    a line for each k. Laying out takes eight, a call that lays out some hundred."""
+def cost(
+    mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any], constants: Cost
+) -> float:
+    """Cycles of the busiest core."""
     groups, taps = sizes["groups"], sizes["kernel_h"] * sizes["kernel_w"]
     inputs, outputs = (sizes[name] // groups for name in ("in_channels", "out_channels"))
     images, phases = sizes["batch"] * groups, 1
     if mode.startswith("weight_grad"):
         pixels = sizes["batch"] * sizes["out_h"] * sizes["out_w"]
         quads, lines = groups * -(-inputs * taps // HELD), outputs
-        line, laid = pixels + 2.0, 2.0 * pixels + 300
+        line = constants.im2col_step * pixels + constants.im2col_line
+        packing = constants.im2col_pixel * pixels + constants.im2col_group
     elif mode.startswith("forward"):
         quads, lines = images * -(-sizes["out_h"] * sizes["out_w"] // HELD), outputs
-        line, laid = taps * (inputs + 0.4), taps * (1.4 * inputs + 13)
+        line, packing = _taps(taps, inputs, constants)
     else:  # a quad of a phase meets those taps only that belong to it
         phases, rows = sizes["stride_h"] * sizes["stride_w"], sizes["in_h"]
         more = 3 * rows if sizes["stride_w"] > 1 else 3
         quads, lines = images * ((rows * sizes["in_w"] + more) // HELD), inputs
-        line, laid = taps * (outputs + 0.4), taps * (1.4 * outputs + 13)
+        line, packing = _taps(taps, outputs, constants)
     whole, left = divmod(quads, cores)
     last = 1 / max(1, cores // left) if left else 0.0  # of the lines of a quad, at least
-    busiest = (whole + last) * lines * line + (whole + (left > 0)) * laid
-    return int(HELD * cores * busiest / phases)
+    busiest = (whole + last) * lines * line + (whole + (left > 0)) * packing
+    return float(busiest / phases)
+
+
+def _taps(taps: int, given: int, constants: Cost) -> tuple[float, float]:
+    """Of a line, and of packing, for four pixels."""
+    line = taps * (constants.im2col_step * given + constants.im2col_turn)
+    return line, taps * (constants.im2col_pack * given + constants.im2col_tap)
 
 
 def _struct() -> str:

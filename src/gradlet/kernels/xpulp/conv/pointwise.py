@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradlet.kernels.xpulp.gemm import gemm
+from gradlet.targets.cost import Cost
 
 MODES = {
     "forward": "nn",
@@ -23,7 +24,10 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     return {**made, **bias, "product": MODES[mode]}
 
 
-def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
+def cost(
+    mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any], constants: Cost
+) -> float:
+    """That of the product."""
     pixels, made, given = sizes["in_h"] * sizes["in_w"], sizes["out_channels"], sizes["in_channels"]
     m, n, k = {
         "forward": (made, pixels, given),
@@ -34,4 +38,4 @@ def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, A
         "weight_grad_hwc": (made, given, pixels),
     }[mode]
     product = {"batch": sizes["batch"], "m": m, "n": n, "k": k}
-    return gemm.cost(MODES[mode], product, cores, params)
+    return gemm.cost(MODES[mode], product, cores, params, constants)

@@ -23,6 +23,7 @@ from gradlet.kernels.xpulp.conv.im2col import (
 )
 from gradlet.kernels.xpulp.gemm.block import COUNT, WORK, Operand, at
 from gradlet.kernels.xpulp.isa.asm import Asm, Registers
+from gradlet.targets.cost import Cost
 
 BLOCKS = (4, 3, 2, 1)
 ALIAS = {
@@ -130,15 +131,18 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
-    """Multiply-adds that the time of the team is worth, four in six instructions. For each k a
-    block takes 4 and 5 more per line; besides some 60, a unit some 400."""
+def cost(
+    mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any], constants: Cost
+) -> float:
+    """Cycles of the busiest core. For each k a block takes 4 instructions and 5 more per line; a
+    step is six of them."""
     groups, taps = sizes["groups"], sizes["kernel_h"] * sizes["kernel_w"]
     inputs, outputs = (sizes[name] // groups for name in ("in_channels", "out_channels"))
     if mode.startswith("weight_grad"):
         units, lines, phases = groups * -(-inputs // HELD) * taps, outputs, 1
         rows = sizes["batch"] * sizes["out_h"]
-        line, edge = rows * (sizes["out_w"] + 0.3) + 3, 0.0
+        line = rows * (constants.sliding_step * sizes["out_w"] + constants.sliding_row)
+        line, edge = line + constants.sliding_line, 0.0
     else:
         back = mode.startswith("input_grad")
         given, lines = (outputs, inputs) if back else (inputs, outputs)
@@ -147,15 +151,17 @@ def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, A
         across = -(-width // (HELD * step))
         units, phases = sizes["batch"] * groups * height * across * step, step
         phases *= sizes["stride_h"] if back else 1
-        line = taps * (given + 0.5) + 3 * phases
+        line = taps * (constants.sliding_step * given + constants.sliding_tap)
+        line += constants.sliding_line * phases
         # taps that only some of four pixels meet are laid out, and multiplied one by one
         some = min(sizes["kernel_w"], 2 * _padding(sizes)) / across
-        edge = some * (sizes["kernel_h"] * given * 1.4 + 3 * lines + 25)
+        met = constants.sliding_pack * sizes["kernel_h"] * given
+        edge = some * (met + constants.sliding_edge_line * lines + constants.sliding_edge)
     whole, left = divmod(units, cores)
     last = 1 / max(1, cores // left) if left else 0.0  # of the lines of a unit, at least
     busy = (5 * lines + 4 * -(-lines // BLOCKS[0])) / 6
-    busiest = (whole + last) * busy * line / phases + (whole + (left > 0)) * (edge + 70)
-    return int(HELD * cores * busiest)
+    besides = (whole + (left > 0)) * (edge + constants.sliding_unit)
+    return float((whole + last) * busy * line / phases + besides)
 
 
 def _padding(sizes: Mapping[str, Any]) -> float:

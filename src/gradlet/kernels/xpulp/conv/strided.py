@@ -14,6 +14,7 @@ from typing import Any
 from gradlet.kernels.xpulp.gemm.block import pattern
 from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, Registers
 from gradlet.kernels.xpulp.isa.store import store_block, store_momentum
+from gradlet.targets.cost import Cost
 
 FIELDS = (
     *("s", "h", "c", "moment", "n4", "rate", "decay", "momentum", "nesterov"),
@@ -25,9 +26,8 @@ FIELDS = (
 in memory."""
 SIZES = (1, 2, 4)
 """Lines and held ones of a block."""
-ONE_K, BLOCK, START, WORTH = 24, 60, 200, 0.58
-"""Instructions of a block of 4 x 4 for each k and besides, and of a core to begin with; what one is
-worth in multiply-adds: what the planner counts per cycle, with the stalls that were measured."""
+ONE_K = 24
+"""Instructions of a block of 4 x 4 for each k."""
 POOL = (*ARGUMENTS, *SCRATCH, *IDLE, *SAVED, "ra")
 
 
@@ -81,15 +81,18 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
-    """Multiply-adds that the instructions of the busiest core are worth, times the cores."""
+def cost(
+    mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any], constants: Cost
+) -> float:
+    """Cycles of the busiest core."""
     pixels, made, given = (sizes[name] for name in ("out_w", "out_channels", "in_channels"))
     rows, k = sizes["batch"] * sizes["out_h"], made if mode.startswith("input_grad") else given
     lines, held = made if mode == "forward" else given, pixels
     if mode.startswith("weight_grad"):
         lines, held, k, rows = made, given, pixels * rows, 1
     each = -(-rows * -(-lines // 4) * -(-held // 4) // cores)
-    return int(cores * (each * (ONE_K * k + BLOCK) + START) * WORTH)
+    block = constants.strided_instruction * ONE_K * k + constants.strided_block
+    return float(each * block + constants.strided_start)
 
 
 class _Block:

@@ -22,6 +22,7 @@ from gradlet.kernels.xpulp.gemm.block import (
 )
 from gradlet.kernels.xpulp.gemm.panel import BIAS, COLUMNS, DISTANCE, HEIGHT, Panel
 from gradlet.kernels.xpulp.isa.asm import SAVED, Asm
+from gradlet.targets.cost import Cost
 
 KEPT = (*SAVED, "ra")
 ID, CORES = "a0", "a1"
@@ -29,9 +30,6 @@ BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
 LONG = 32
 """From so many lines on it pays to look for the best cut."""
-BLOCK, QUICK, SLOW, WORTH = 45, 150, 1200, 0.58
-"""Instructions of a block, and of a core to begin with; multiply-adds for one: what the planner
-counts per cycle, with the stalls of one that were measured."""
 FEW = 12
 """Fewer lines are cut in halves at most, where held ones are few as well."""
 
@@ -44,8 +42,10 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]
     return {"body": kernel.text()}
 
 
-def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any]) -> int:
-    """Multiply-adds that the instructions of the busiest core are worth, times the cores."""
+def cost(
+    mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any], constants: Cost
+) -> float:
+    """Cycles of the busiest core."""
     lines, held = (sizes["m"], sizes["n"]) if params["hold"] == "b" else (sizes["n"], sizes["m"])
     width, full = params["width"], params["full"]
     busiest = []
@@ -54,11 +54,12 @@ def cost(mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, A
         own, wide = -(-lines // parts), -(-held * parts // cores)
         panels, blocks = max(1, -(-(wide - 1) // width)), -(-own // full)
         loads = own * panels + wide * blocks
-        busiest.append(sizes["k"] * (own * wide + loads) + BLOCK * panels * blocks)
+        instructions = constants.gemm_instruction * sizes["k"] * (own * wide + loads)
+        busiest.append(instructions + constants.gemm_block * panels * blocks)
         parts *= 2
     quick = cores == 8 and (lines < LONG or held < 2 * width or held % (8 * width) == 0)
-    start = QUICK if quick else SLOW
-    return int(sizes["batch"] * cores * (min(busiest) + start) * WORTH)
+    start = constants.gemm_even if quick else constants.gemm_uneven
+    return float(sizes["batch"] * (min(busiest) + start))
 
 
 class _Kernel:
