@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from gradlet.oracle.tolerance import (
     student_bound,
 )
 from gradlet.verifier import findings
-from gradlet.verifier.judge import TensorVerdict
+from gradlet.verifier.judge import TensorVerdict, judge
 from tests.test_project import cc, run
 
 
@@ -107,7 +108,6 @@ def test_in_doubt_verify_draws_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert gradlet.verify(project, steps=3).passed
     assert not drawn
     doubtful = graph.grads[0][1]
-    judge = findings.judge
 
     def narrow(graph: Graph, name: str, *args: Any, **options: Any) -> TensorVerdict:
         row = judge(graph, name, *args, **options)
@@ -117,6 +117,20 @@ def test_in_doubt_verify_draws_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(findings, "judge", narrow)
     assert gradlet.verify(project, steps=3).passed
     assert drawn == [(1, CAREFUL.draws, [{doubtful}])]
+
+
+def test_a_model_that_takes_more_memory_than_there_is_is_told_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = trained(tmp_path / "p", 0.01)
+    graph = project.plan.graph
+    verify = sys.modules["gradlet.verifier.verify"]  # the function hides the module
+    needed, least = (verify.memory_needed(graph, steps) for steps in (5, 1))
+    assert least < needed
+    monkeypatch.setattr(verify, "machine_bytes", lambda: needed - 1)
+    with pytest.raises(GradletError, match=rf"about {needed:,} bytes.*--steps 1. takes {least:,}"):
+        gradlet.verify(project, steps=5)
+    assert gradlet.verify(project, steps=1).passed
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -1,6 +1,7 @@
 """Whole numbers as numbers, and numbers as indices.
 
-What a model computes with integers is computed in float32, which holds them exactly up to 2^24.
+What a model computes with integers is computed in float32, which holds them exactly up to 2^24;
+front ends refuse models whose indices would come out otherwise (`passes/whole_numbers.py`).
 Only what looks something up holds integers; a front end converts where it has to.
 """
 
@@ -39,9 +40,12 @@ class _Integers(Op):
 
 @register
 class Number(_Integers):
+    """Rounded where float32 has no such number: beyond 2^24 that is every other one, and more."""
+
     name = "number"
     inputs = ("x",)
     integers = ("x",)
+    exact = False
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         return (ins[0],)
@@ -55,6 +59,12 @@ class Number(_Integers):
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0].astype(np.float64),)
+
+    def magnitude(
+        self, attrs: Attrs, ins: Sequence[Array], results: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        held = results[0].astype(np.float32) == results[0]
+        return (np.where(held, 0.0, results[0]),)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
         return same_index_axes(site.outs[0].shape, ("x", "y"))

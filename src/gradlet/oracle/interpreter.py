@@ -159,18 +159,19 @@ def evaluate(
     for site in graph.sites(*phases):
         if watch and watch.nodes is not None and site.node.name not in watch.nodes:
             continue
+        op = OPS[site.node.op]
         operands = [given[n] if n in given else values[n] for n in site.node.inputs]
-        results = OPS[site.node.op].reference(site.attrs, *operands)
+        results = op.reference(site.attrs, *operands)
         if measure:
             spread.update(_spread(site, operands, results))
         for name, result in zip(site.node.outputs, results, strict=True):
+            rounded = seed is not None and not op.exact and result.dtype.kind == "f"
+            if rounded and not (name in wholes and all(map(_whole, operands))):
+                result = disturbed(result, seed or 0, amplitude, spread[name])
             values[name] = result
-            decided = name in wholes and all(map(_whole, operands))
-            if seed is not None and result.dtype.kind == "f" and not decided:
-                values[name] = disturbed(result, seed, amplitude, spread[name])
             if watch:
-                watch.seen(name, values[name])
-        del operands, results
+                watch.seen(name, result)
+        del operands, results, result
         for name in ends.get(site.node.name, ()):
             values.pop(name, None)
 
@@ -195,11 +196,16 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     chain then loses up to k/3 units: the growth has a share of both.
     """
     op = OPS[site.node.op]
+    if op.exact:
+        return {
+            t.name: np.broadcast_to(np.float32(0), np.shape(r))
+            for t, r in zip(site.outs, results, strict=True)
+        }
     spread: Spread = {}
     magnitudes = op.magnitude(site.attrs, operands, results)
     for tensor, magnitude, result in zip(site.outs, magnitudes, results, strict=True):
         roundings = op.roundings(site, tensor)
-        growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
+        growth = np.sqrt(roundings) + roundings / 12
         error = np.abs(np.atleast_1d(magnitude)).astype(np.float64, copy=False)
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
         nonzero = error > 0

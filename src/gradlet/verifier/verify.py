@@ -15,16 +15,21 @@ from gradlet.engines import host, sim
 from gradlet.engines.golden import DATA
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
-from gradlet.ir.graph import Array
+from gradlet.ir.graph import Array, Graph
 from gradlet.kernels.catalogue import updates
+from gradlet.ops import OPS
 from gradlet.ops.learning.optimizer import hyper_of
-from gradlet.oracle.tolerance import first_divergence
+from gradlet.oracle.tolerance import QUICK, first_divergence
+from gradlet.support.memory import machine_bytes
 from gradlet.verifier import failure
 from gradlet.verifier.blame import edits_blamed
 from gradlet.verifier.findings import LARGE_RATE, Shown, findings_of
 from gradlet.verifier.judge import TensorVerdict, finite
 from gradlet.verifier.shipped import Shipped, check_shipped
 from gradlet.verifier.torch_oracle import run_oracle
+
+TORCH = 400_000_000
+"""What a process takes that has loaded PyTorch, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
     graph = project.plan.graph
     if steps < 1:
         raise GradletError("at least one step is needed to verify anything")
+    _refuse_too_large(graph, steps)
     oracle = run_oracle(graph, steps)
     divergence = first_divergence(graph, oracle.losses, oracle.overflows)
     judged = steps if divergence is None else divergence
@@ -135,6 +141,31 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
         None if divergence is None else divergence + 1,
         findings.chaotic,
         project.recording.absent,
+    )
+
+
+def memory_needed(graph: Graph, steps: int) -> int:
+    """About how many bytes the comparison takes at its peak: of each element that a node makes in
+    the first step its value in float64, here and in PyTorch, how far it moves, how it is rounded,
+    and the program's own value; of each that a step leaves to the next, what the runs side by side
+    and PyTorch have of it, and the program's after each step. A view of values has few of these."""
+    made = {t: OPS[node.op].view for t, node in graph.producer().items() if t in graph.tensors}
+    first = sum((12 if view else 32) * graph.tensors[t].elements for t, view in made.items())
+    lasting = sum(graph.tensors[old].elements for old, _ in graph.updates)
+    others = (QUICK.draws + 2) * 8 if steps > 1 else 8
+    return TORCH + first + lasting * (4 + 8 + others + 4 * steps)
+
+
+def _refuse_too_large(graph: Graph, steps: int) -> None:
+    needed, there = memory_needed(graph, steps), machine_bytes()
+    if there is None or needed <= there:
+        return
+    least = memory_needed(graph, 1)
+    fewer = f"One step (--steps 1) takes {least:,}. " if least < needed else ""
+    raise GradletError(
+        f"verifying {steps} steps of '{graph.name}' takes about {needed:,} bytes of memory, and "
+        f"this machine has {there:,}. {fewer}A project with a smaller batch (--batch), or one that "
+        f"trains less (--update last:N), takes less"
     )
 
 
