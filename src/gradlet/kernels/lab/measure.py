@@ -97,7 +97,7 @@ def measure(
     _require_room(case, target)
     far = [operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs]
     known = catalogue.candidates(
-        case.family, case.mode, case.epilogue, case.sizes, target.isa, "f32", streamed=far
+        case.family, case.mode, case.epilogue, case.sizes, target.isa, F32.name, streamed=far
     )
     needed = {kernel: _near_bytes(case, kernel, target) for kernel in known}
     room = target.room(target.memories[0]) - SLACK

@@ -48,7 +48,7 @@ class CostModel:
         return self.parts(loops).total
 
     def parts(self, loops: Sequence[int]) -> Cycles:
-        """The first regions come in before anything is computed, the last ones go out behind that."""
+        """The first regions come in before anything is computed, the last ones go out after."""
         constants, copying = self.constants, self._copying(loops)
         beside = prod(self.counts) * self._each_tile + constants.call + self.ends
         if self.problem.double_buffered:
