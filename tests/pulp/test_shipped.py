@@ -119,7 +119,7 @@ MUTATIONS = {
     ),
     "a main that compares nothing": (
         "main.c",
-        "        if (gl_abs(values[at] - expected) <= allowed) continue;\n",
+        "        if (gl_abs(value - expected) <= allowed) continue;\n",
         "        continue;\n",
         r"the golden program finds 2 of \d+ values that are wrong on purpose",
     ),

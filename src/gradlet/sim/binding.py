@@ -7,6 +7,7 @@ import enum
 import functools
 import mmap
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,34 +45,12 @@ ANYBODY = 30
 """In place of a core: bytes that all may store to."""
 NOT_THERE = "{size} bytes at {address:#010x} are not in a memory"
 _FIELDS = [field.name for field in dataclasses.fields(SimConfig)]
-_DECLARATIONS = f"""
+_TYPES = f"""
 typedef struct {{ int32_t {", ".join([*_FIELDS, "stdout_bytes", "trace_records"])}; }} SimConfig;
 typedef struct {{ int32_t kind, core; uint32_t pc, address, size, opcode; int32_t other; }} Fault;
 typedef struct {{ uint64_t cycle; uint32_t core, pc, opcode, value; const char *name;
                   uint32_t rd, unused; }} TraceRecord;
 typedef struct Sim Sim;
-size_t sim_bytes(const SimConfig *config);
-Sim *sim_create(void *memory, const SimConfig *config);
-void sim_destroy(Sim *sim);
-int32_t sim_load_elf(Sim *sim, const uint8_t *data, size_t size);
-int32_t sim_run(Sim *sim, uint64_t max_cycles);
-uint64_t sim_cycles(const Sim *sim);
-uint64_t sim_barriers(const Sim *sim);
-uint32_t sim_exit_code(const Sim *sim);
-void sim_fault(const Sim *sim, Fault *out);
-size_t sim_take_stdout(Sim *sim, char *out, size_t size);
-size_t sim_take_trace(Sim *sim, TraceRecord *out, size_t count);
-void sim_set_trace(Sim *sim, int32_t on);
-void sim_core_counters(const Sim *sim, int32_t core, uint64_t *out);
-void sim_dma_counters(const Sim *sim, uint64_t *out);
-int32_t sim_read(const Sim *sim, uint32_t address, uint8_t *out, uint32_t size);
-int32_t sim_write(Sim *sim, uint32_t address, const uint8_t *in, uint32_t size);
-int32_t sim_watch(Sim *sim, uint32_t address, uint32_t size, int32_t permissions, int32_t owner);
-int32_t sim_watch_dma(Sim *sim, uint32_t address, uint32_t size, int32_t permissions);
-void sim_watch_new_phase(Sim *sim);
-int32_t sim_break(Sim *sim, uint32_t address, int32_t on);
-uint32_t sim_take_breaks(Sim *sim);
-uint32_t sim_core_pc(const Sim *sim, int32_t core);
 """
 
 
@@ -80,8 +59,10 @@ def ffi() -> Any:
     """Made when a program first runs: loading cffi takes longer than `gradlet --help` should."""
     import cffi
 
+    header = (build.source_directory() / "sim.h").read_text()
     interface = cffi.FFI()
-    interface.cdef(_DECLARATIONS)
+    interface.cdef(_TYPES)
+    interface.cdef(re.split("#pragma GCC visibility .*\n", header)[1])
     return interface
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -67,41 +68,6 @@ def global_average(imp: Importer, x: str) -> str:
     return _pool(imp, "avg_pool2d", x, _attrs(imp.shape(x)[-2:], 1, (0, 0, 0, 0), 1, True))
 
 
-@from_torch("aten.max_pool2d.default", "aten.max_pool2d_with_indices.default")
-def _torch_max_pool2d(imp: Importer, call: Call) -> str | Sequence[str]:
-    x, kernel, stride, padding, dilation, ceil = call.args[:6]
-    attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, dilation)
-    y = _pool(imp, "max_pool2d", imp.tensor(x), attrs, ceil=ceil)
-    return [y, NO_INDICES] if "with_indices" in call.target else y
-
-
-@from_torch("aten.max_pool1d.default")
-def _torch_max_pool1d(imp: Importer, call: Call) -> str:
-    x, (kernel,), stride, (pad,), (dilation,), ceil = call.args[:6]
-    step = stride[0] if stride else kernel
-    attrs = _attrs((1, kernel), (1, step), (0, pad) * 2, (1, dilation))
-    return _flat(imp, imp.tensor(x), lambda p: _pool(imp, "max_pool2d", p, attrs, ceil=ceil))
-
-
-@from_torch("aten.avg_pool2d.default")
-def _torch_avg_pool2d(imp: Importer, call: Call) -> str:
-    x, kernel, stride, padding, ceil, count_pad, divisor = call.args[:7]
-    count_pad = bool(count_pad) or not any(pair(padding))  # one spelling where it is the same
-    attrs = _attrs(kernel, stride or kernel, pair(padding) * 2, 1, count_pad)
-    if divisor is not None:
-        attrs = {**attrs, "divisor": int(divisor)}
-    return _pool(imp, "avg_pool2d", imp.tensor(x), attrs, ceil=ceil)
-
-
-@from_torch("aten.avg_pool1d.default")
-def _torch_avg_pool1d(imp: Importer, call: Call) -> str:
-    x, (kernel,), stride, (pad,), ceil, count_pad = call.args[:6]
-    count_pad = bool(count_pad) or not pad
-    step = stride[0] if stride else kernel
-    attrs = _attrs((1, kernel), (1, step), (0, pad) * 2, 1, count_pad)
-    return _flat(imp, imp.tensor(x), lambda p: _pool(imp, "avg_pool2d", p, attrs, ceil=ceil))
-
-
 def _adaptive(imp: Importer, op: str, x: str, wanted: Sequence[int | None]) -> str:
     size = imp.shape(x)[-2:]
     result = pair([n if want is None else want for n, want in zip(size, wanted, strict=True)])
@@ -115,27 +81,62 @@ def _adaptive(imp: Importer, op: str, x: str, wanted: Sequence[int | None]) -> s
     return _pool(imp, op, x, _attrs(kernel, stride, (0, 0, 0, 0), 1, count_pad))
 
 
-@from_torch("aten.adaptive_avg_pool2d.default")
-def _torch_adaptive_avg_pool2d(imp: Importer, call: Call) -> str:
-    return _adaptive(imp, "avg_pool2d", imp.tensor(call.args[0]), call.args[1])
+def _dims_of(call: Call) -> int:
+    return int(call.target.partition("pool")[2][0])
 
 
-@from_torch("aten.adaptive_avg_pool1d.default")
-def _torch_adaptive_avg_pool1d(imp: Importer, call: Call) -> str:
-    wanted = (1, *call.args[1])
-    return _flat(imp, imp.tensor(call.args[0]), lambda p: _adaptive(imp, "avg_pool2d", p, wanted))
+def _torch_pool(
+    imp: Importer, call: Call, op: str, windows: Sequence[Any], *, ceil: bool, **more: int
+) -> str:
+    """windows: kernels, strides, paddings and dilations."""
+    dims, x = _dims_of(call), imp.tensor(call.args[0])
+    sizes = [each(value, dims) for value in windows]
+    if dims == 3:
+        return _volume_pool(imp, op, x, sizes, ceil=ceil, **more)
+    if dims == 1:
+        sizes = [(0 if number == 2 else 1, *size) for number, size in enumerate(sizes)]
+    kernel, stride, padding, dilation = sizes
+    count_pad = bool(more["count_pad"]) if "count_pad" in more else None
+    attrs = _attrs(kernel, stride, padding * 2, dilation, count_pad)
+    if more.get("divisor"):
+        attrs = {**attrs, "divisor": more["divisor"]}
+    if dims == 1:
+        return _flat(imp, x, lambda plane: _pool(imp, op, plane, attrs, ceil=ceil))
+    return _pool(imp, op, x, attrs, ceil=ceil)
 
 
-@from_torch("aten.adaptive_max_pool2d.default")
-def _torch_adaptive_max_pool2d(imp: Importer, call: Call) -> Sequence[str]:
-    return [_adaptive(imp, "max_pool2d", imp.tensor(call.args[0]), call.args[1]), NO_INDICES]
+@from_torch(*(f"aten.max_pool{dims}d.default" for dims in (1, 2, 3)))
+@from_torch("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
+def _torch_max_pool(imp: Importer, call: Call) -> str | Sequence[str]:
+    _, kernel, stride, padding, dilation, ceil = call.args[:6]
+    windows = (kernel, stride or kernel, padding, dilation)
+    y = _torch_pool(imp, call, "max_pool2d", windows, ceil=bool(ceil))
+    return [y, NO_INDICES] if "with_indices" in call.target else y
 
 
-@from_torch("aten.adaptive_max_pool1d.default")
-def _torch_adaptive_max_pool1d(imp: Importer, call: Call) -> Sequence[str]:
-    wanted = (1, *call.args[1])
-    x = imp.tensor(call.args[0])
-    return [_flat(imp, x, lambda p: _adaptive(imp, "max_pool2d", p, wanted)), NO_INDICES]
+@from_torch(*(f"aten.avg_pool{dims}d.default" for dims in (1, 2, 3)))
+def _torch_avg_pool(imp: Importer, call: Call) -> str:
+    """Padding that counts, or does not, is one spelling where there is none."""
+    _, kernel, stride, padding, ceil, count_pad, divisor = [*call.args, None][:7]
+    counts = {"count_pad": int(bool(count_pad) or not any(each(padding, 1)))}
+    counts["divisor"] = int(divisor or 0)
+    windows = (kernel, stride or kernel, padding, 1)
+    return _torch_pool(imp, call, "avg_pool2d", windows, ceil=bool(ceil), **counts)
+
+
+@from_torch(*(f"aten.adaptive_avg_pool{dims}d.default" for dims in (1, 2, 3)))
+@from_torch(*(f"aten.adaptive_max_pool{dims}d.default" for dims in (1, 2, 3)))
+def _torch_adaptive_pool(imp: Importer, call: Call) -> str | Sequence[str]:
+    x, wanted, dims = imp.tensor(call.args[0]), call.args[1], _dims_of(call)
+    largest = "max" in call.target
+    op = "max_pool2d" if largest else "avg_pool2d"
+    if dims == 1:
+        y = _flat(imp, x, lambda plane: _adaptive(imp, op, plane, (1, *wanted)))
+    elif dims == 2:
+        y = _adaptive(imp, op, x, wanted)
+    else:
+        y = adaptive_volume(imp, op, x, each(wanted, 3))
+    return [y, NO_INDICES] if largest else y
 
 
 @from_onnx("MaxPool", "AveragePool")
@@ -189,22 +190,6 @@ def _volume_pool(
     return _volume(imp, x, lambda y: pooled(y, (1, 2), divisor), lambda y: pooled(y, (0,), once))
 
 
-@from_torch("aten.max_pool3d.default", "aten.max_pool3d_with_indices.default")
-def _torch_max_pool3d(imp: Importer, call: Call) -> str | Sequence[str]:
-    x, kernel, stride, padding, dilation, ceil = call.args[:6]
-    windows = [each(v, 3) for v in (kernel, stride or kernel, padding, dilation)]
-    y = _volume_pool(imp, "max_pool2d", imp.tensor(x), windows, ceil=bool(ceil))
-    return [y, NO_INDICES] if "with_indices" in call.target else y
-
-
-@from_torch("aten.avg_pool3d.default")
-def _torch_avg_pool3d(imp: Importer, call: Call) -> str:
-    x, kernel, stride, padding, ceil, count_pad, divisor = call.args[:7]
-    windows = [each(v, 3) for v in (kernel, stride or kernel, padding, 1)]
-    counts = {"count_pad": int(bool(count_pad) or not any(windows[2])), "divisor": divisor or 0}
-    return _volume_pool(imp, "avg_pool2d", imp.tensor(x), windows, ceil=bool(ceil), **counts)
-
-
 def adaptive_volume(imp: Importer, op: str, x: str, wanted: Sequence[int | None]) -> str:
     size = imp.shape(x)[-3:]
     deep, *flat = (n if want is None else int(want) for n, want in zip(size, wanted, strict=True))
@@ -214,14 +199,6 @@ def adaptive_volume(imp: Importer, op: str, x: str, wanted: Sequence[int | None]
         lambda y: _adaptive(imp, op, y, flat) if imp.shape(y)[2:] != tuple(flat) else y,
         lambda y: _adaptive(imp, op, y, (deep, None)) if imp.shape(y)[2] != deep else y,
     )
-
-
-@from_torch("aten.adaptive_avg_pool3d.default", "aten.adaptive_max_pool3d.default")
-def _torch_adaptive_pool3d(imp: Importer, call: Call) -> str | Sequence[str]:
-    largest = "max" in call.target
-    op = "max_pool2d" if largest else "avg_pool2d"
-    y = adaptive_volume(imp, op, imp.tensor(call.args[0]), each(call.args[1], 3))
-    return [y, NO_INDICES] if largest else y
 
 
 def _of_dims(call: Call, dims: tuple[int, ...]) -> Call:

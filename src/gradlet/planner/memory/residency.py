@@ -7,10 +7,9 @@ that save the most copying per byte first: a result then stays near for its read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
-from math import prod
+from itertools import product
 
 import numpy as np
 
@@ -18,12 +17,12 @@ from gradlet.ir.graph import OWN_SPACE, Array
 from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.memory.alias import Storage
 from gradlet.planner.memory.place import Request, height
+from gradlet.planner.memory.stages import Ledger, prefetch, stages_in_use
 from gradlet.planner.model import Call, Plan
-from gradlet.planner.parts import followers
 from gradlet.planner.tile.build import Tiler
 from gradlet.planner.tile.schedule import Schedule, TilingRequest
 from gradlet.planner.tile.table import control_bytes, views_of
-from gradlet.planner.tiling import Region, TileView, Tiling, dense
+from gradlet.planner.tiling import Tiling, dense
 from gradlet.support.progress import counted
 
 SMALL = 512
@@ -41,26 +40,6 @@ class Levels:
     near: set[str]
     requests: list[Request]
     room: int
-
-
-class _Ledger:
-    """Bytes of the nearest memory in use. Every call counts twice: up to its last tile, and that;
-    during the latter stages that no region comes into any more are free for the next call."""
-
-    def __init__(self, calls: int, align: int) -> None:
-        self.used: Array = np.zeros(2 * calls + 2, np.int64)
-        self.align = align
-
-    def occupy(self, pieces: Iterable[Request], sign: int = 1) -> None:
-        for piece in pieces:
-            self.add(sign * piece.bytes, piece.first, piece.last)
-
-    def add(self, size: int, first: int, last: int) -> None:
-        rounded = -(-abs(size) // self.align) * self.align
-        self.used[first : last + 1] += rounded if size > 0 else -rounded
-
-    def free(self, room: int, first: int, last: int) -> int:
-        return int(room - self.used[first : last + 1].max(initial=0))
 
 
 def assign_levels(
@@ -138,7 +117,7 @@ def _assigned(
     end = len(plan.calls)
     spans = {r.name: Request(r.name, r.bytes, 2 * r.first, 2 * r.last + 1) for r in requests}
     spans |= {s.name: Request(s.name, s.bytes, 0, 2 * end + 1) for s in persistent}
-    ledger = _Ledger(end, memory.align)
+    ledger = Ledger(end, memory.align)
     users = _users(plan, tiler.storage_of)
     near = _small(spans, users, ledger, room)
     pairs = zip(groups, plan.calls, strict=True)
@@ -150,9 +129,9 @@ def _assigned(
     ]
     for index, schedule in enumerate(schedules):
         ledger.add(schedule.scratch, 2 * index, 2 * index + 1)
-        ledger.occupy(_stages(schedule.tiling, index))
+        ledger.occupy(stages_in_use(schedule.tiling, index))
     _promote(plan, spans, users, near, schedules, ledger, room - spare)
-    _prefetch(plan, schedules, tiler.storage_of, ledger, room - spare)
+    prefetch(plan, schedules, tiler.storage_of, ledger, room - spare)
     return _settled(plan, schedules, near, spans, persistent, room)
 
 
@@ -169,7 +148,7 @@ def _users(plan: Plan, storage_of: Mapping[str, str]) -> dict[str, list[int]]:
 
 
 def _small(
-    spans: Mapping[str, Request], users: Mapping[str, list[int]], ledger: _Ledger, room: int
+    spans: Mapping[str, Request], users: Mapping[str, list[int]], ledger: Ledger, room: int
 ) -> set[str]:
     """Settings, biases, losses: too small to be worth a transfer each."""
     near = set()
@@ -189,7 +168,7 @@ def _promote(
     users: Mapping[str, list[int]],
     near: set[str],
     schedules: list[Schedule],
-    ledger: _Ledger,
+    ledger: Ledger,
     room: int,
 ) -> None:
     """Give what room is left to storages: to scratch, then to what is copied most per byte."""
@@ -212,7 +191,7 @@ def _promote(
         if gained is None:
             continue
         for index in gained:
-            ledger.occupy(_stages(schedules[index].tiling, index, own), -1)
+            ledger.occupy(stages_in_use(schedules[index].tiling, index, own), -1)
         if ledger.free(room, span.first, span.last) >= span.bytes:
             ledger.add(span.bytes, span.first, span.last)
             near.add(name)
@@ -220,7 +199,7 @@ def _promote(
                 schedules[index] = _in_place(schedules[index], own)
         else:
             for index in gained:
-                ledger.occupy(_stages(schedules[index].tiling, index, own))
+                ledger.occupy(stages_in_use(schedules[index].tiling, index, own))
 
 
 def _traffic(tensors: Sequence[str], schedules: Sequence[Schedule], users: Sequence[int]) -> int:
@@ -239,48 +218,6 @@ def _traffic(tensors: Sequence[str], schedules: Sequence[Schedule], users: Seque
                         times *= axis.count
                 total += view.stage_bytes * times * (view.load + view.store)
     return total
-
-
-def _stages(tiling: Tiling | None, index: int, tensors: set[str] | None = None) -> list[Request]:
-    """What the views of a call take and when; of some tensors, or of all."""
-    if tiling is None:
-        return []
-    return [
-        piece
-        for view in tiling.views
-        if view and view.buffer and (tensors is None or view.tensor in tensors)
-        for piece in _stages_of(view, tiling, index)
-    ]
-
-
-def _stages_of(view: TileView, tiling: Tiling, index: int) -> list[Request]:
-    """Slots that are only filled are done with when the last region is in another."""
-    last = _last_stage(view, tiling)
-    return [
-        Request(
-            name,
-            view.stage_bytes,
-            2 * index - (view.prefetched and stage == 0),
-            2 * index + (view.store or last in (stage, None)),
-        )
-        for stage, name in enumerate(view.stage_buffers)
-    ]
-
-
-def _last_stage(view: TileView, tiling: Tiling) -> int | None:
-    """The stage that the last tile uses, if every move of the view is to another region."""
-    if not view.axes or not view.load:
-        return None
-    for number in view.axes:
-        axis = tiling.axes[number]
-        at = [[0] * len(tiling.axes) for _ in range(axis.count)]
-        for place, index in enumerate(at):
-            index[number] = place
-        regions = [view.region(tiling.ranges(index)) for index in at]
-        if any(one == other for one, other in pairwise([*regions, regions[0]])):
-            return None
-    moves = prod(axis.count for axis in tiling.axes[: view.axes[-1] + 1]) - 1
-    return moves % view.stages
 
 
 def _gains(
@@ -304,65 +241,6 @@ def _gains(
 def _corners(tiling: Tiling) -> list[tuple[int, ...]]:
     """A tile of each kind."""
     return list(product(*({axis.classes.index(k) for k in axis.classes} for axis in tiling.axes)))
-
-
-def _prefetch(
-    plan: Plan,
-    schedules: list[Schedule],
-    storage_of: Mapping[str, str],
-    ledger: _Ledger,
-    room: int,
-) -> None:
-    """First regions come in during the last tile of the call before, if they fit, unless it is that
-    tile which makes them, or the one before, which is written back meanwhile."""
-    for before, index in followers(plan.graph, plan.calls).items():
-        tiling, earlier = schedules[index].tiling, schedules[before].tiling
-        if tiling is None or earlier is None or not tiling.double_buffered:
-            continue
-        made = {storage_of[name] for name in plan.calls[before].outputs if name}
-        late = _late_regions(earlier)
-        views = list(tiling.views)
-        for position, view in enumerate(views):
-            if view is None or not (view.buffer and view.load):
-                continue
-            size, then = view.stage_bytes, 2 * before + 1
-            if storage_of[view.tensor] in made and not _made_before(view, tiling, late):
-                continue
-            if ledger.free(room, then, then) < size:
-                continue
-            ledger.add(size, then, then)
-            views[position] = replace(view, prefetched=True)
-        schedules[index] = replace(schedules[index], tiling=replace(tiling, views=tuple(views)))
-
-
-def _late_regions(tiling: Tiling) -> list[tuple[TileView, Region]]:
-    """What the last two tiles of a call write, by way of views."""
-    counts = [axis.count for axis in tiling.axes]
-    last = tiling.count - 1
-    tiles = (
-        [np.unravel_index(n, counts) for n in range(max(0, last - 1), last + 1)] if counts else [()]
-    )
-    return [
-        (view, view.region(tiling.ranges([int(place) for place in tile])))
-        for view in tiling.views
-        if view and view.store and view.buffer
-        for tile in tiles
-    ]
-
-
-def _made_before(view: TileView, tiling: Tiling, late: Sequence[tuple[TileView, Region]]) -> bool:
-    """Whether the first region of a view is none of these regions of the same tensor."""
-    own = [(other, region) for other, region in late if other.tensor == view.tensor]
-    first = view.region(tiling.ranges([0] * len(tiling.axes)))
-    return bool(own) and all(
-        other.shape == view.shape and not _meet(first, region) for other, region in own
-    )
-
-
-def _meet(one: Region, other: Region) -> bool:
-    return all(
-        low < end and begin < high for (low, high), (begin, end) in zip(one, other, strict=True)
-    )
 
 
 def _in_place(schedule: Schedule, tensors: set[str]) -> Schedule:
@@ -402,7 +280,7 @@ def _settled(
                 requests.append(spans[call.scratch])
             continue
         tiling = _named(call, index, tiling)
-        requests += _stages(tiling, index)
+        requests += stages_in_use(tiling, index)
         scratch = f"{OWN_SPACE}scratch.{call.name}" if schedule.scratch else ""
         if scratch:
             requests.append(Request(scratch, schedule.scratch, 2 * index, 2 * index + 1))
