@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.errors import GradletError
+from gradlet.ir.elements import F32
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.cases import Case
