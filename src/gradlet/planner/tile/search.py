@@ -61,7 +61,7 @@ class Operand:
 @dataclass(frozen=True)
 class Problem:
     axes: tuple[Axis, ...]
-    grains: tuple[int, ...]  # steps along each axis that fast kernels take at a time
+    register_block: tuple[int, ...]  # steps along each axis that fast kernels take at a time
     operands: tuple[Operand, ...]
     macs: int
     cores: int
