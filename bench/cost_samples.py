@@ -44,7 +44,7 @@ ZOO = (
 )
 QUICK = tuple(case for case in ZOO if case[0] in ("tutorial-cnn", "ds-cnn"))
 LAYERS = 36
-BEST, OTHERS = 8, 12
+BEST, OTHERS = 6, 8
 """Of each call: so many of the best estimated, and of others."""
 WORST = 4.0
 """Times the cycles of the best estimated: what is thought to be slower is not measured."""
@@ -56,7 +56,7 @@ class Sampled(Search):
     limit = UNLIMITED
 
 
-@dataclass
+@dataclass(eq=False)
 class Sample:
     """A call: what there is to choose, and cycles of some of it."""
 

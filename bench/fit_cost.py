@@ -1,9 +1,9 @@
 """The constants of the cost model, fitted to cycles that were measured: `[cost]` of pulp-open.
 
 Schedules of many calls are measured on the simulator (cost_samples.py), a part of the calls is held
-out, and the constants are moved, one at a time, as long as a loss over the others gets less: the
-error of what is predicted, near the best schedules above all, and the cycles of the schedule that
-would be chosen over those of the best that was measured. What the planner would choose with the
+out, and the constants are moved downhill on a loss over the others: the error of what is predicted,
+near the best schedules above all, and the cycles of the schedule that would be chosen over those of
+the best that was measured. What the planner would choose with the
 fitted constants is measured as well, and they are fitted again.
 
 Rows: of the constants as they are in the target and as they are fitted, over the calls that were
@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,22 +28,33 @@ from cost_samples import DEVICE, Sample, measure, samples, some
 from numpy.typing import NDArray
 from rich.table import Table
 
-from gradlet.planner.tile.search import cost_model
+from gradlet.planner.tile.cost import CostModel
+from gradlet.planner.tile.search import Candidate, cost_model
 from gradlet.targets import target as targets
 from gradlet.targets.cost import Cost
 
 Array = NDArray[np.float64]
-KEPT = ("room",)
-"""What no schedule of one call can tell."""
+Row = dict[str, Any]
+KEPT = ("far_byte", "farthest_byte")
+"""They are known of the DMA."""
+APART = ("room", "visible")
+"""What no call by itself can tell: chosen by whole training steps (bench/zoo.py)."""
+KERNELS = ("gemm", "vector", "outer", "strided", "im2col", "sliding", "depthwise", "channels")
 HELD_OUT = 0.3
-STEPS = (2.0, 1.4, 1.15, 1.05)
+STEPS, RATE = 1500, 0.04
+"""Of the descent: how many, and the first, of the logarithm of a constant."""
 ROUNDS = 2
-SHARPNESS = 30.0
-"""Of the soft choice: a schedule that is thought to be 10 % slower is taken 20 times less."""
+SHARPNESS = 60.0
+"""Of the soft choice: a schedule that is thought to be 5 % slower is taken 20 times less."""
 ERRORS = 0.25
 """How much an error of prediction counts beside one of choice."""
 FREEDOM = 0.003
 """What it costs to move a constant: some hardly matter to what was measured."""
+
+
+def _parts(model: CostModel, candidate: Candidate) -> Array:
+    found = model.parts(candidate.order)
+    return np.array([found.computing, found.copying, found.beside])
 
 
 class Measured:
@@ -50,7 +62,8 @@ class Measured:
     column for computing, one for copying, and one for what is beside both."""
 
     def __init__(self, given: Sequence[Sample], constants: Cost) -> None:
-        self.names = [name for name in asdict(constants) if name not in KEPT]
+        self.known: dict[Sample, set[str]] = {}
+        self.names = [name for name in asdict(constants) if name not in APART]
         rows = [(n, c, cycles) for n, s in enumerate(given) for c, cycles in s.cycles.items()]
         self.group = np.array([number for number, _, _ in rows])
         self.cycles = np.array([cycles for _, _, cycles in rows], float)
@@ -61,18 +74,34 @@ class Measured:
     def _place(self) -> NDArray[np.intp]:
         return np.searchsorted(self.group[self.starts], self.group)
 
-    def _slopes(self, sample: Sample, candidate: Any, constants: Cost) -> Array:
-        def parts(given: Cost) -> Array:
-            model = cost_model(sample.problem, candidate.tile, given)
-            found = model.parts(candidate.order)
-            return np.array([found.computing, found.copying, found.beside])
+    def _slopes(self, sample: Sample, candidate: Candidate, constants: Cost) -> Array:
+        """Of a kernel with a model only its cycles change with the constants of kernels."""
+        problem, tile = sample.problem, candidate.tile
+        model = cost_model(problem, tile, constants)
+        old, tiles = _parts(model, candidate), prod(model.counts)
+        slopes = np.zeros((len(self.names), 3))
+        for number, name in enumerate(self.names):
+            step = 1e-3 * max(getattr(constants, name), 0.01)
+            moved = replace(constants, **{name: getattr(constants, name) + step})
+            if "_" in name and name.split("_")[0] in KERNELS:
+                if model.busiest and name in self._named(sample):
+                    more = problem.kernel(tile, moved)[1] - model.busiest
+                    slopes[number, 0 if problem.double_buffered else 2] = tiles * more / step
+            else:
+                slopes[number] = (_parts(replace(model, constants=moved), candidate) - old) / step
+        return slopes
 
-        old, slopes = parts(constants), []
-        for name in self.names:
-            value = getattr(constants, name)
-            step = 1e-3 * max(value, 0.01)
-            slopes.append((parts(replace(constants, **{name: value + step})) - old) / step)
-        return np.array(slopes)
+    def _named(self, sample: Sample) -> set[str]:
+        """The constants that its kernel depends on."""
+        if sample not in self.known:
+            usual, tile = Cost(), next(iter(sample.cycles)).tile
+            plain = sample.problem.kernel(tile, usual)[1]
+            self.known[sample] = {
+                name
+                for name in self.names
+                if sample.problem.kernel(tile, replace(usual, **{name: 1e6}))[1] != plain
+            }
+        return self.known[sample]
 
     def predicted(self, values: Array) -> Array:
         parts = np.tensordot(values, self.slopes, (0, 1))
@@ -88,44 +117,48 @@ class Measured:
         part.starts = np.flatnonzero(np.diff(part.group, prepend=-1))
         return part
 
-    def chosen_over_best(self, values: Array) -> Array:
-        """Of each call, the cycles of what is predicted to be the quickest over the least."""
-        order = np.lexsort((self.predicted(values), self.group))
-        first = order[np.flatnonzero(np.diff(self.group[order], prepend=-1))]
-        ratio: Array = self.cycles[first] / self.best[first]
-        return ratio
-
     def error(self, values: Array) -> float:
         """The median deviation of what is predicted."""
         return float(np.median(np.abs(self.predicted(values) / self.cycles - 1)))
 
-    def loss(self, values: Array, begin: Array) -> float:
-        predicted, near = self.predicted(values), self.best / self.cycles
-        errors = near**2 * np.log(predicted / self.cycles) ** 2
-        scaled = np.log(predicted)
-        least = np.minimum.reduceat(scaled, self.starts)[self._place()]
+    def loss(self, values: Array, begin: Array) -> tuple[float, Array]:
+        """And its slope along the logarithm of each constant."""
+        parts = np.tensordot(values, self.slopes, (0, 1))
+        copying = parts[:, 1] > parts[:, 0]
+        predicted = np.where(copying, parts[:, 1], parts[:, 0]) + parts[:, 2]
+        near, place, scaled = self.best / self.cycles, self._place(), np.log(predicted)
+        wrong = scaled - np.log(self.cycles)
+        least = np.minimum.reduceat(scaled, self.starts)[place]
         share = np.exp(SHARPNESS * (least - scaled))
-        sums = np.add.reduceat(share, self.starts)
-        choice = np.add.reduceat(share * np.log(self.cycles / self.best), self.starts) / sums
-        moved = np.abs(np.log(values / begin))
-        return float(choice.mean() + ERRORS * errors.mean() + FREEDOM * moved.mean())
+        share /= np.add.reduceat(share, self.starts)[place]
+        dear = -np.log(near)
+        choice = np.add.reduceat(share * dear, self.starts)
+        weight = np.sqrt(self.best[self.starts])
+        weight /= weight.mean()
+        moved = np.log(values / begin)
+        error = ERRORS * (near**2 * wrong**2).mean()
+        total = (weight * choice).mean() + error + FREEDOM * (moved**2).mean()
+        slope = -SHARPNESS * share * (dear - choice[place]) * weight[place] / len(choice)
+        slope += 2 * ERRORS * near**2 * wrong / len(wrong)
+        steep = np.where(copying[:, None], self.slopes[:, :, 1], self.slopes[:, :, 0])
+        along = (slope / predicted) @ (steep + self.slopes[:, :, 2]) * values
+        return float(total), along + 2 * FREEDOM * moved / len(moved)
 
 
 def fitted(measured: Measured, begin: Array) -> Array:
-    """From these values, one constant after the other, by smaller and smaller steps."""
-    values, best = begin.copy(), measured.loss(begin, begin)
-    for step in STEPS:
-        better = True
-        while better:
-            better = False
-            for number in range(len(values)):
-                for factor in (step, 1 / step):
-                    tried = values.copy()
-                    tried[number] *= factor
-                    found = measured.loss(tried, begin)
-                    if found < best - 1e-7:
-                        values, best, better = tried, found, True
-    return values
+    """From these values, downhill by Adam's steps (Kingma and Ba), which get smaller."""
+    free = np.array([name not in KEPT for name in measured.names])
+    place, mean, square = np.log(begin), np.zeros(len(begin)), np.zeros(len(begin))
+    best, found = measured.loss(begin, begin)[0], begin
+    for step in range(STEPS):
+        loss, slope = measured.loss(np.exp(place), begin)
+        if loss < best:
+            best, found = loss, np.exp(place)
+        mean, square = 0.9 * mean + 0.1 * slope, 0.99 * square + 0.01 * slope**2
+        move = mean / (1 - 0.9 ** (step + 1)) / np.sqrt(square / (1 - 0.99 ** (step + 1)) + 1e-16)
+        rate = RATE * (1 - step / STEPS)
+        place = np.where(free, place - rate * move, place)
+    return found
 
 
 def as_cost(names: Sequence[str], values: Array, like: Cost) -> Cost:
@@ -133,11 +166,13 @@ def as_cost(names: Sequence[str], values: Array, like: Cost) -> Cost:
     return replace(like, **short)
 
 
-def as_row(label: str, which: str, given: Sequence[Sample], constants: Cost) -> dict[str, Any]:
-    """With the schedule that the planner takes: it is among those measured."""
-    measured = Measured(given, constants)
+def as_row(
+    label: str, which: str, given: Sequence[Sample], measured: Measured, constants: Cost
+) -> Row:
+    """Schedules are those that the planner takes."""
     values = np.array([getattr(constants, name) for name in measured.names])
-    ratios = measured.chosen_over_best(values)
+    pairs = ((s.cycles.get(s.chosen(constants)), min(s.cycles.values())) for s in given)
+    ratios = np.array([chosen / best for chosen, best in pairs if chosen])
     return {
         "constants": label,
         "calls": which,
@@ -173,15 +208,16 @@ def main() -> None:
         usable = [sample for sample in given if len(sample.cycles) > 1]
         held = set(random.Random(1).sample(range(len(usable)), int(HELD_OUT * len(usable))))
         own = set(range(len(usable))) - held
-        measured = Measured([s for n, s in enumerate(usable) if n in own], constants)
+        measured = Measured(usable, constants).only(own)
         begin = np.array([getattr(constants, name) for name in measured.names])
         constants = as_cost(measured.names, fitted(measured, begin), constants)
         stderr.print(f"fitted {turn + 1} of {ROUNDS} times")
     measure((s, s.chosen(constants)) for s in usable)
-    rows: list[dict[str, Any]] = []
+    measured, rows = Measured(usable, constants), list[Row]()
     for label, cost in (("as they are", before), ("fitted", constants)):
         for which, numbers in (("fitted to", own), ("held out", held)):
-            rows.append(as_row(label, which, [usable[n] for n in sorted(numbers)], cost))
+            part = [usable[n] for n in sorted(numbers)]
+            rows.append(as_row(label, which, part, measured.only(numbers), cost))
     rows.append({"cost": asdict(constants)})
     finish("fit_cost", rows, as_table(rows), as_json=arguments.json)
     stderr.print("\n".join(f"{name} = {value:g}" for name, value in asdict(constants).items()))

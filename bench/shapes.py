@@ -1,7 +1,7 @@
 """How many different shapes the tests of the cluster's kernels try, per variant of the catalogue.
 
 Runs tests/xpulp, where every access is checked by the sanitizer and every result against the C
-twin's bits, and counts what each variant is called with.
+reference's bits, and counts what each variant is called with.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from rich.table import Table
 
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 
 TESTS = Path(__file__).parent.parent / "tests" / "xpulp"
 ASKED = 1000
 
 
 class Counter:
-    """Looks over the shoulder of every trial."""
+    """Looks over the shoulder of every runner."""
 
     def __init__(self) -> None:
         self.shapes: dict[tuple[str, str], set[Any]] = defaultdict(set)
-        call = Trial.call
+        call = KernelRunner.call
 
-        def counted(trial: Trial, kernel: Kernel, *given: Any, **options: Any) -> Any:
+        def counted(runner: KernelRunner, kernel: Kernel, *given: Any, **options: Any) -> Any:
             (_, _, sizes, *_) = given
             shape = (kernel.mode, kernel.epilogue, *sorted(sizes.items()))
             self.shapes[kernel.family, kernel.variant].add(shape)
-            return call(trial, kernel, *given, **options)
+            return call(runner, kernel, *given, **options)
 
-        setattr(Trial, "call", counted)  # noqa: B010 - not what a class is meant for
+        setattr(KernelRunner, "call", counted)  # noqa: B010 - not what a class is meant for
 
 
 def as_table(rows: list[dict[str, Any]]) -> Table:

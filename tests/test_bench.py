@@ -140,7 +140,7 @@ def test_bad_use_is_one_message_and_status_2(case: str) -> None:
 
 
 def test_wrong_values_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Assembler and a C twin that forgets the last term do not have the same bits."""
+    """Assembler and a C reference that forgets the last term do not have the same bits."""
     case = bench.gemm(5, 6, 7)
     good = catalogue.render
 

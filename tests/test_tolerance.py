@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,18 @@ from gradlet.ops.base import Op
 from gradlet.ops.emitter import Emitter
 from gradlet.ops.importer import TORCH
 from gradlet.ops.map import FUNCTIONS, Function
-from gradlet.oracle import tolerance
-from gradlet.oracle.interpreter import Disturbance, run_reference
-from gradlet.oracle.tolerance import CAREFUL, QUICK, Scatter, expect, normal_bound, student_bound
+from gradlet.oracle.interpreter import Disturbance, Watch, run_reference
+from gradlet.oracle.tolerance import (
+    CAREFUL,
+    QUICK,
+    Scatter,
+    expect,
+    expect_in_turn,
+    normal_bound,
+    student_bound,
+)
+from gradlet.verifier import findings
+from gradlet.verifier.judge import TensorVerdict, judge
 from tests.test_project import cc, run
 
 
@@ -87,20 +97,76 @@ def test_a_program_that_rounds_as_it_may_is_never_wrong_by_many_draws() -> None:
 
 
 def test_in_doubt_verify_draws_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is in doubt alone, as far as there are doubts."""
     project = trained(tmp_path / "p", 0.01)
-    drawn: list[int] = []
+    graph = project.plan.graph
+    drawn: list[Any] = []
+
+    def noted(graph: Graph, steps: int, **options: Any) -> object:
+        drawn.append((steps, options["rule"].draws, options["wanted"]))
+        return expect(graph, steps, **options)
+
+    monkeypatch.setattr(findings, "expect", noted)
+    assert gradlet.verify(project, steps=3).passed
+    assert not drawn
+    doubtful = graph.grads[0][1]
+
+    def narrow(graph: Graph, name: str, *args: Any, **options: Any) -> TensorVerdict:
+        row = judge(graph, name, *args, **options)
+        first = name == doubtful and not drawn
+        return replace(row, passed=False) if first else row
+
+    monkeypatch.setattr(findings, "judge", narrow)
+    assert gradlet.verify(project, steps=3).passed
+    assert drawn == [(1, CAREFUL.draws, [{doubtful}])]
+
+
+def test_a_model_that_takes_more_memory_than_there_is_is_told_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = trained(tmp_path / "p", 0.01)
+    graph = project.plan.graph
     verify = sys.modules["gradlet.verifier.verify"]  # the function hides the module
+    needed, least = (verify.memory_needed(graph, steps) for steps in (5, 1))
+    assert least < needed
+    monkeypatch.setattr(verify, "machine_bytes", lambda: needed - 1)
+    with pytest.raises(GradletError, match=rf"about {needed:,} bytes.*--steps 1. takes {least:,}"):
+        gradlet.verify(project, steps=5)
+    assert gradlet.verify(project, steps=1).passed
 
-    def counted(*args: object, **options: object) -> object:
-        drawn.append(options.get("rule", QUICK).draws)  # type: ignore[attr-defined]
-        return expect(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(verify, "expect", counted)
-    assert gradlet.verify(project, steps=2).passed
-    assert drawn == [QUICK.draws]
-    monkeypatch.setattr(tolerance, "MARGIN", 1e-3)
-    assert gradlet.verify(project, steps=2).passed
-    assert drawn[1:] == [QUICK.draws, CAREFUL.draws]
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_is_wanted_gets_the_bound_that_it_has_among_all(steps: int) -> None:
+    graph = cell_graph()
+    wanted = [{graph.grads[1][1]}, {graph.updates[0][1]}, {graph.updates[1][1]}][:steps]
+    whole, part = (
+        expect(graph, steps, rule=CAREFUL, **options)  # type: ignore[arg-type]
+        for options in ({}, {"wanted": wanted})
+    )
+    for all_of_it, some, names in zip(whole, part, wanted, strict=True):
+        assert set(some.values) == {*names, *graph.outputs}
+        assert (some.loss, some.loss_tolerance) == (all_of_it.loss, all_of_it.loss_tolerance)
+        for name, allowed in some.tolerances.items():
+            assert (allowed == all_of_it.tolerances[name]).all()
+            assert (some.values[name] == all_of_it.values[name]).all()
+
+
+def test_step_by_step_the_bounds_are_the_same() -> None:
+    graph = cell_graph()
+    steps = list(expect_in_turn(graph, 3))
+    for one, other in zip(steps, expect(graph, 3), strict=True):
+        assert one.loss_tolerance == other.loss_tolerance
+        assert set(one.values) == set(other.values)
+        assert all((one.tolerances[n] == value).all() for n, value in other.tolerances.items())
+
+
+def test_a_tensor_lives_until_its_last_reader_has_run() -> None:
+    graph = cell_graph()
+    seen: list[str] = []
+    (step,) = run_reference(graph, 1, watch=Watch(lambda name, _: seen.append(name)))
+    assert set(graph.producer()) <= set(seen)
+    lasting = {graph.loss, *(new for _, new in graph.updates)}
+    assert {name for name in step.values if name in graph.producer()} == lasting
 
 
 @pytest.mark.parametrize("norm", [nn.InstanceNorm2d, nn.BatchNorm2d])
@@ -267,7 +333,7 @@ def test_runs_without_a_number_do_not_count_as_runs_without_deviation(
     for draw in range(CAREFUL.draws):
         moved = np.full(2, 4 * chance.standard_normal())
         moved[1] = moved[1] if draw < numbers else np.nan
-        scatter.add({"x": moved})
+        scatter.add("x", moved)
     all_of_them, some = scatter.tolerance("x", {}, 1)
     assert 5 < all_of_them < 15
     assert np.isfinite(some) == bounded

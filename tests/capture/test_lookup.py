@@ -168,3 +168,40 @@ def test_the_reference_reads_zeros_outside_of_a_table() -> None:
     assert rows.tolist() == [[4, 5], [0, 0], [0, 0]]
     (sums,) = OPS["gather_grad"].reference({"rows": 3, "skip": -1}, np.ones((3, 2)), index)
     assert sums.tolist() == [[0, 0], [0, 0], [1, 1]]
+
+
+class Hashed(nn.Module):
+    """Rows by an index that is computed from ids."""
+
+    def __init__(self, index: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.index = index
+        self.rows = nn.Embedding(64, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.rows(self.index(ids)).mean(1)
+        return found
+
+
+def far_ids() -> Tensor:
+    """Whole numbers that float32 does not have, none near a multiple of 2^20."""
+    return torch.tensor([[21222529, 50789087, 10200950, 54012717]])
+
+
+def test_ids_beyond_float32_may_lead_to_the_same_rows(tmp_path: Path) -> None:
+    """What rounds them moves no index, and is no mistake of the program."""
+    torch.manual_seed(0)
+    ids = far_ids()
+    assert not torch.equal(ids, ids.float().long())
+    project = gradlet.build(
+        Hashed(lambda x: x // 2**20), tmp_path / "p", inputs=(ids,), target="host"
+    )
+    verdict = gradlet.verify(project, steps=2)
+    assert verdict.passed
+    assert verdict.steps == 2
+
+
+@pytest.mark.parametrize("index", [lambda x: x % 64, lambda x: (x - 1) % 64, lambda x: x % 7 * 2])
+def test_indices_that_float32_cannot_compute_are_refused(index: Any) -> None:
+    with pytest.raises(gradlet.GradletError, match=r"'rows'.*whole numbers up to 5\d,\d+,\d+"):
+        gradlet.capture(Hashed(index), (far_ids(),))

@@ -13,12 +13,12 @@ from gradlet.ir.graph import Array, Attrs
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.family import Variant
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops import OPS
 from gradlet.ops.conv import MAP, conv_sizes
 from gradlet.ops.learning.optimizer import update_op
 from gradlet.oracle.tolerance import MARGIN
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 HYPER = {
     "sgd": np.array([0.5, 0.25], np.float32),
@@ -195,10 +195,10 @@ def _updated(epilogue: str, outputs: tuple[Array, ...], value: Array) -> Array:
     return update_op(epilogue).reference({}, w, value, hyper, *states)[0]
 
 
-def check(job: Job, trial: Trial, twins: Twins) -> None:
+def check(job: Job, runner: KernelRunner, natives: NativeReference) -> None:
     sizes, label = job.sizes, f"{job.kernel.name} {job.layer} {job.sizes}"
-    device = trial.call(job.kernel, job.outputs, job.inputs, sizes).outputs
-    assert same_bits(device, twins.call(job.kernel, job.outputs, job.inputs, sizes)), label
+    device = runner.call(job.kernel, job.outputs, job.inputs, sizes).outputs
+    assert same_bits(device, natives.call(job.kernel, job.outputs, job.inputs, sizes)), label
     assert (np.abs(device[0] - job.value) <= job.tolerance).all(), label
 
 
@@ -211,10 +211,10 @@ def run(
     """So many calls, of each kernel in turn, with layers from where they come."""
     generator = np.random.default_rng(seed)
     sources = {k: layers(catalogue.variant_of(k), k.mode, generator) for k in used}
-    twins, reached = Twins(used, folder, cores), Counter[Kernel]()
-    with Trial(used, cluster(cores), sanitize=True) as trial:
+    natives, reached = NativeReference(used, folder, cores), Counter[Kernel]()
+    with KernelRunner(used, cluster(cores), sanitize=True) as runner:
         for index in range(count):
             kernel = used[index % len(used)]
-            check(job(kernel, next(sources[kernel]), generator), trial, twins)
+            check(job(kernel, next(sources[kernel]), generator), runner, natives)
             reached[kernel] += 1
     return reached

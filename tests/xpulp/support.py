@@ -1,4 +1,4 @@
-"""Kernels in assembler against their C twins: the same bits on the simulated cluster and here."""
+"""Kernels in assembler against their C natives: the same bits on the simulated cluster and here."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TypeVar
 
-from gradlet.kernels.lab.native import Twins, same_bits
+from gradlet.kernels.lab.native import NativeReference, same_bits
 from gradlet.ops.base import Size
 from gradlet.targets.target import Target
 from gradlet.targets.target import load as load_target
 
-__all__ = ["Twins", "cluster", "distinct", "same_bits"]
+__all__ = ["NativeReference", "cluster", "distinct", "same_bits"]
 
 Job = TypeVar("Job")
 

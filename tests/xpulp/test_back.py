@@ -1,5 +1,5 @@
 """The way back through a linear layer in one pass: more than a thousand shapes with every access
-checked, bits against the C twin, values against float64."""
+checked, bits against the C reference, values against float64."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.oracle.tolerance import MARGIN
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 USED = [kernel for kernel in catalogue.kernels() if kernel.family == "back"]
 FAST = [kernel for kernel in USED if kernel.variant != "ref"]
@@ -58,13 +58,13 @@ def check(
 def test_kernel_and_twin(
     cores: int, count: int, tmp_path: Path, part_of: Callable[[int], int]
 ) -> None:
-    twins = Twins(USED, tmp_path, cores)
-    with Trial(USED, cluster(cores), sanitize=True) as trial:
+    natives = NativeReference(USED, tmp_path, cores)
+    with KernelRunner(USED, cluster(cores), sanitize=True) as runner:
         for outputs, inputs, sizes in jobs(part_of(count), seed=cores):
             for kernel in USED if cores != 8 else FAST:
                 label = f"{kernel.name} {sizes}"
                 if kernel.mode == "relu_sgd":
                     inputs[1] = np.maximum(inputs[1] + SHIFTS[sizes["k"] % 3], np.float32(0.0))
-                made = trial.call(kernel, outputs, inputs, sizes, known=(1,)).outputs
-                assert same_bits(made, twins.call(kernel, outputs, inputs, sizes)), label
+                made = runner.call(kernel, outputs, inputs, sizes, known=(1,)).outputs
+                assert same_bits(made, natives.call(kernel, outputs, inputs, sizes)), label
                 check(kernel, list(made), outputs, inputs, label)

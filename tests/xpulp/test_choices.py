@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops.base import Size
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 CONCAT = Kernel("concat", "join", "", "lines", "f32")
 GATHER = Kernel("gather", "rows", "", "lines", "f32")
@@ -19,8 +19,8 @@ DROPOUT = Kernel("dropout", "apply", "", "drawn", "f32")
 
 
 def test_a_thousand_joints(tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    generator, twins = np.random.default_rng(1), Twins([CONCAT], tmp_path, 8)
-    with Trial([CONCAT], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(1), NativeReference([CONCAT], tmp_path, 8)
+    with KernelRunner([CONCAT], cluster(), sanitize=True) as runner:
         for _ in range(part_of(1100)):
             most = int(generator.choice([6, 40]))
             widths = [int(n) for n in generator.integers(1, most + 1, generator.integers(2, 5))]
@@ -30,15 +30,15 @@ def test_a_thousand_joints(tmp_path: Path, part_of: Callable[[int], int]) -> Non
             wanted = np.concatenate(parts, axis=1)
             sizes: dict[str, Size] = {"outer": outer, "width": (*widths, *[0] * missing)}
             output, inputs = np.full(wanted.shape, np.nan, np.float32), [*parts, *[None] * missing]
-            made = trial.call(CONCAT, [output], inputs, sizes).outputs
+            made = runner.call(CONCAT, [output], inputs, sizes).outputs
             assert same_bits(made, [wanted]), sizes
-            assert same_bits(made, twins.call(CONCAT, [output], inputs, sizes)), sizes
+            assert same_bits(made, natives.call(CONCAT, [output], inputs, sizes)), sizes
 
 
 def test_a_thousand_delays(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """Every second one in place."""
-    generator, twins = np.random.default_rng(4), Twins([DELAY], tmp_path, 8)
-    with Trial([DELAY], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(4), NativeReference([DELAY], tmp_path, 8)
+    with KernelRunner([DELAY], cluster(), sanitize=True) as runner:
         for number in range(part_of(1200)):
             times, batch = (int(n) for n in generator.integers(1, 10, 2))
             width = int(generator.integers(1, generator.choice([9, 40])))
@@ -54,15 +54,15 @@ def test_a_thousand_delays(tmp_path: Path, part_of: Callable[[int], int]) -> Non
             x = generator.standard_normal((times * batch, width)).astype(np.float32)
             inputs = [x, generator.standard_normal((batch, width)).astype(np.float32)]
             in_place = {0: 0} if number % 2 else {}
-            made = trial.call(DELAY, [np.full_like(x, np.nan)], inputs, sizes, in_place=in_place)
-            same = twins.call(DELAY, [np.full_like(x, np.nan)], inputs, sizes)
+            made = runner.call(DELAY, [np.full_like(x, np.nan)], inputs, sizes, in_place=in_place)
+            same = natives.call(DELAY, [np.full_like(x, np.nan)], inputs, sizes)
             assert same_bits(made.outputs, same), sizes
 
 
 def test_a_thousand_tables(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """Numbers outside of the table as well: they give zeros, and a guard tells of them."""
-    generator, twins = np.random.default_rng(2), Twins([GATHER], tmp_path, 8)
-    with Trial([GATHER], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(2), NativeReference([GATHER], tmp_path, 8)
+    with KernelRunner([GATHER], cluster(), sanitize=True) as runner:
         for _ in range(part_of(1050)):
             rows, count = (int(n) for n in generator.integers(1, 30, 2))
             width = int(generator.integers(1, generator.choice([8, 40])))
@@ -70,16 +70,16 @@ def test_a_thousand_tables(tmp_path: Path, part_of: Callable[[int], int]) -> Non
             index = generator.integers(-1, rows + 1, count).astype(np.int32)
             sizes: dict[str, Size] = {"rows": rows, "count": count, "width": width, "skip": -1}
             output = np.full((count, width), 7, np.float32)
-            made = trial.call(GATHER, [output], [table, index], sizes).outputs
-            assert same_bits(made, twins.call(GATHER, [output], [table, index], sizes)), sizes
+            made = runner.call(GATHER, [output], [table, index], sizes).outputs
+            assert same_bits(made, natives.call(GATHER, [output], [table, index], sizes)), sizes
             outside = (index < 0) | (index >= rows)
             np.testing.assert_array_equal((made[0] == 0).all(1), outside)
 
 
 def test_a_thousand_dropouts(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """Single elements and groups, from any place on, active or not."""
-    generator, twins = np.random.default_rng(3), Twins([DROPOUT], tmp_path, 8)
-    with Trial([DROPOUT], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(3), NativeReference([DROPOUT], tmp_path, 8)
+    with KernelRunner([DROPOUT], cluster(), sanitize=True) as runner:
         for number in range(part_of(1050)):
             count = int(generator.integers(1, generator.choice([10, 200])))
             group = 1 if number % 2 else int(generator.integers(2, 30))
@@ -98,5 +98,5 @@ def test_a_thousand_dropouts(tmp_path: Path, part_of: Callable[[int], int]) -> N
             state[2] = number % 5 > 0
             output = np.full(count, np.nan, np.float32)
             in_place = {0: 0} if number % 3 == 0 else {}
-            made = trial.call(DROPOUT, [output], [x, state], sizes, in_place=in_place).outputs
-            assert same_bits(made, twins.call(DROPOUT, [output], [x, state], sizes)), sizes
+            made = runner.call(DROPOUT, [output], [x, state], sizes, in_place=in_place).outputs
+            assert same_bits(made, natives.call(DROPOUT, [output], [x, state], sizes)), sizes

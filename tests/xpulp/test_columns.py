@@ -1,5 +1,5 @@
 """Convolutions by columns: a thousand shapes of each step, in both layouts, with strides, dilation,
-groups and padding of any kind, every access checked; bits against the C twin, values against
+groups and padding of any kind, every access checked; bits against the C reference, values against
 float64."""
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Convolutions in assembler: every variant over a thousand shapes, borders that stick out, groups
-and sizes of 1 among them, every access checked; bits against the C twin, values against float64."""
+and sizes of 1 among them, every access checked; bits against the C reference, values against
+float64."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from tests.xpulp.conv_jobs import job, layers, run
 from tests.xpulp.support import cluster
 
@@ -44,6 +45,6 @@ def test_a_wrong_tap_is_caught(tmp_path: Path) -> None:
     found = (x for x in layers(catalogue.variant_of(kernel), "forward", generator) if x.y[3] > 3)
     made = job(kernel, next(x for x in found if x.sizes["pad_left"] == 1), generator)
     other = {**made.layer.sizes, "pad_left": 0}
-    with Trial([kernel], cluster(), sanitize=True) as trial:
-        (output,) = trial.call(kernel, made.outputs, made.inputs, other).outputs
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
+        (output,) = runner.call(kernel, made.outputs, made.inputs, other).outputs
     assert not (np.abs(output - made.value) <= made.tolerance).all()

@@ -9,9 +9,9 @@ import numpy as np
 
 from gradlet.ir.graph import Array
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops.base import Size
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 PERMUTE = Kernel("permute", "copy", "", "lines", "f32")
 PAD = Kernel("pad", "fill", "", "lines", "f32")
@@ -30,8 +30,8 @@ def repeated(view: Array) -> Array:
 
 
 def test_a_thousand_permutations(tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    generator, twins = np.random.default_rng(1), Twins([PERMUTE], tmp_path, 8)
-    with Trial([PERMUTE], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(1), NativeReference([PERMUTE], tmp_path, 8)
+    with KernelRunner([PERMUTE], cluster(), sanitize=True) as runner:
         for number in range(part_of(1300)):
             x = generator.standard_normal(extents(generator)).astype(np.float32)
             view = x.transpose(generator.permutation(6))
@@ -45,9 +45,9 @@ def test_a_thousand_permutations(tmp_path: Path, part_of: Callable[[int], int]) 
                 "x_start": start // 4,
             }
             output = np.full(view.shape, np.nan, np.float32)
-            made = trial.call(PERMUTE, [output], [x], sizes).outputs
+            made = runner.call(PERMUTE, [output], [x], sizes).outputs
             assert same_bits(made, [np.ascontiguousarray(view)]), sizes
-            assert same_bits(made, twins.call(PERMUTE, [output], [x], sizes)), sizes
+            assert same_bits(made, natives.call(PERMUTE, [output], [x], sizes)), sizes
 
 
 def padded(generator: np.random.Generator) -> tuple[Array, dict[str, Size], Array]:
@@ -71,11 +71,11 @@ def padded(generator: np.random.Generator) -> tuple[Array, dict[str, Size], Arra
 
 
 def test_a_thousand_paddings(tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    generator, twins = np.random.default_rng(2), Twins([PAD], tmp_path, 8)
-    with Trial([PAD], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(2), NativeReference([PAD], tmp_path, 8)
+    with KernelRunner([PAD], cluster(), sanitize=True) as runner:
         for _ in range(part_of(1020)):
             x, sizes, wanted = padded(generator)
             output = np.full(wanted.shape, np.nan, np.float32)
-            made = trial.call(PAD, [output], [x], sizes).outputs
+            made = runner.call(PAD, [output], [x], sizes).outputs
             assert same_bits(made, [wanted]), sizes
-            assert same_bits(made, twins.call(PAD, [output], [x], sizes)), sizes
+            assert same_bits(made, natives.call(PAD, [output], [x], sizes)), sizes

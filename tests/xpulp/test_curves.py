@@ -1,4 +1,4 @@
-"""How far off the cluster's own functions are: by their C twins, which have the same bits as the
+"""How far off the cluster's own functions are: by their C natives, which have the same bits as the
 assembler (test_elementwise.py, test_exponents.py)."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradlet.kernels.xpulp.isa.arithmetic import EXPONENT, ROOT_SEED, SEED
 from gradlet.ops import OPS
 from gradlet.runtime import includes
 from gradlet.support import compiler
-from tests.xpulp.support import Twins
+from tests.xpulp.support import NativeReference
 
 UNIT = 2.0**-24
 MANY = """
@@ -112,7 +112,7 @@ def test_curves_stay_within_their_bounds(kernel: Kernel, tmp_path: Path) -> None
     attrs = NUMBERS.get(kernel.mode.removesuffix("_grad"), {})
     a, b = [*attrs.values(), 0.0, 0.0][:2]
     sizes = {"count": len(x), "a": a, "b": b}
-    (y,) = Twins([kernel], tmp_path, 8).call(kernel, [np.empty_like(x)], inputs, sizes)
+    (y,) = NativeReference([kernel], tmp_path, 8).call(kernel, [np.empty_like(x)], inputs, sizes)
     wide = [value.astype(np.float64) for value in inputs]
     exact = OPS[kernel.mode].reference(attrs, *wide)
     (size,) = OPS[kernel.mode].magnitude(attrs, wide, exact)
@@ -126,7 +126,7 @@ def test_the_ends_of_the_line(kernel: Kernel, tmp_path: Path) -> None:
     x = np.array([1e10, np.inf, -1e10, np.nan, -np.nan], np.float32)
     inputs = [np.ones_like(x), x] if kernel.mode.endswith("_grad") else [x]
     sizes = {"count": len(x), "a": 0.0, "b": 0.0}
-    (y,) = Twins([kernel], tmp_path, 8).call(kernel, [np.empty_like(x)], inputs, sizes)
+    (y,) = NativeReference([kernel], tmp_path, 8).call(kernel, [np.empty_like(x)], inputs, sizes)
     grows = kernel.mode in ("silu", "gelu", "gelu_tanh")
     right = x[:2] if grows else np.ones(2, np.float32)
     if kernel.mode in ("silu_grad", "gelu_tanh_grad"):

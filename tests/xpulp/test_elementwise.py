@@ -13,9 +13,9 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops.base import Size
-from tests.xpulp.support import Twins, cluster, distinct, same_bits
+from tests.xpulp.support import NativeReference, cluster, distinct, same_bits
 
 UPDATES = ("momentum", "adam", "adamw", "squares")
 """Modes that test_updates.py has."""
@@ -121,13 +121,13 @@ def expected(kernel: Kernel, inputs: list[Array]) -> Any:
 def test_a_thousand_counts(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """A thousand for each variant, over all of its modes."""
     count = -(-1000 // len(catalogue.variant_of(kernel).modes))
-    twins = Twins([kernel], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    natives = NativeReference([kernel], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for output, inputs, sizes, in_place in distinct(
             jobs(kernel, seed=3), part_of(count), lambda job: job[2]
         ):
-            made = trial.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
-            same = twins.call(kernel, [output], inputs, sizes)
+            made = runner.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
+            same = natives.call(kernel, [output], inputs, sizes)
             value = expected(kernel, inputs)
             if value is not None:
                 assert np.allclose(made[0], value, rtol=1e-6, atol=1e-6, equal_nan=True), sizes

@@ -12,10 +12,10 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
-from tests.xpulp.support import Twins, cluster, distinct, same_bits
+from tests.xpulp.support import NativeReference, cluster, distinct, same_bits
 
 FAMILIES = ("softmax", "cross_entropy")
 USED = [k for k in catalogue.kernels() if k.variant == "line" and k.family in FAMILIES]
@@ -84,15 +84,15 @@ def same(one: Array, other: Array) -> bool:
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
 def test_many_lines(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    twins = Twins([kernel], tmp_path, 8)
+    natives = NativeReference([kernel], tmp_path, 8)
     count = -(-1000 // sum(kernel.family == other.family for other in USED))
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         absolute = 1e-37 if kernel.mode == "softmax" else 1e-5
         for outputs, inputs, sizes, in_place in distinct(
             jobs(kernel), part_of(count), lambda job: job[2]
         ):
-            made = trial.call(kernel, outputs, inputs, sizes, in_place=in_place).outputs
-            assert same(made[0], twins.call(kernel, outputs, inputs, sizes)[0]), sizes
+            made = runner.call(kernel, outputs, inputs, sizes, in_place=in_place).outputs
+            assert same(made[0], natives.call(kernel, outputs, inputs, sizes)[0]), sizes
             if kernel.family == "softmax":
                 wide = [np.asarray(value, np.float64) for value in inputs]
                 with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -103,18 +103,18 @@ def test_many_lines(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
 def test_no_number_is_not_lost(kernel: Kernel, tmp_path: Path) -> None:
     """Wherever in the line a NaN is, all that depends on it is NaN."""
-    with Trial([kernel], cluster()) as trial:
+    with KernelRunner([kernel], cluster()) as runner:
         for place in range(5):
             x = np.linspace(-1, 1, 5, dtype=np.float32).reshape(1, 5, 1)
             x[0, place, 0] = np.nan
             if kernel.family == "softmax":
                 other = [np.ones_like(x)] if kernel.mode.endswith("_grad") else []
                 sizes: dict[str, Size] = {"outer": 1, "count": 5, "inner": 1}
-                made = trial.call(kernel, [np.zeros_like(x)], [x, *other], sizes).outputs
+                made = runner.call(kernel, [np.zeros_like(x)], [x, *other], sizes).outputs
             else:
                 outputs, inputs, sizes, _ = loss_job(kernel, np.random.default_rng(1), 0)
                 outputs = [np.zeros_like(x) if kernel.mode == "grad" else outputs[0]]
                 inputs[0], inputs[1] = x, np.array([[2]], np.int32)
                 sizes["classes"] = 5
-                made = trial.call(kernel, outputs, inputs, sizes).outputs
+                made = runner.call(kernel, outputs, inputs, sizes).outputs
             assert np.isnan(made[0]).all(), place

@@ -1,5 +1,5 @@
 """Matrix products in assembler: every variant over more than a thousand shapes, odd ones and 1
-among them, with every access checked; bits against the C twin, values against float64."""
+among them, with every access checked; bits against the C reference, values against float64."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.oracle.tolerance import MARGIN
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 VARIANTS = [v for v in catalogue.families()["gemm"].variants if v.isa == "xpulp"]
 USED = [
@@ -126,9 +126,10 @@ def _updated(job: Job, w: Array, gradient: Array) -> Any:
     return w - rate * slope
 
 
-def check(job: Job, trial: Trial, twins: Twins) -> None:
-    device = trial.call(job.kernel, job.outputs, job.inputs, job.sizes).outputs
-    assert same_bits(device, twins.call(job.kernel, job.outputs, job.inputs, job.sizes)), job.label
+def check(job: Job, runner: KernelRunner, natives: NativeReference) -> None:
+    device = runner.call(job.kernel, job.outputs, job.inputs, job.sizes).outputs
+    wanted = natives.call(job.kernel, job.outputs, job.inputs, job.sizes)
+    assert same_bits(device, wanted), job.label
     value, tolerance = expected(job)
     assert (np.abs(device[0] - value) <= tolerance).all(), job.label
 
@@ -136,18 +137,18 @@ def check(job: Job, trial: Trial, twins: Twins) -> None:
 @pytest.mark.parametrize("variant", sorted({v.name for v in VARIANTS}))
 def test_a_thousand_shapes(variant: str, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     used = [kernel for kernel in USED if kernel.variant == variant]
-    twins = Twins(used, tmp_path, 8)
+    natives = NativeReference(used, tmp_path, 8)
     reached: Counter[Any] = Counter()
-    with Trial(used, cluster(), sanitize=True) as trial:
+    with KernelRunner(used, cluster(), sanitize=True) as runner:
         for job in jobs(used, part_of(1160), seed=1):
-            check(job, trial, twins)
+            check(job, runner, natives)
             reached[job.kernel.mode, job.kernel.epilogue] += 1
     assert len(reached) == len(used)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 7, 16])
 def test_other_teams(cores: int, tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    twins = Twins(USED, tmp_path, cores)
-    with Trial(USED, cluster(cores), sanitize=True) as trial:
+    natives = NativeReference(USED, tmp_path, cores)
+    with KernelRunner(USED, cluster(cores), sanitize=True) as runner:
         for job in jobs(USED, part_of(120), seed=cores):
-            check(job, trial, twins)
+            check(job, runner, natives)

@@ -1,5 +1,5 @@
 """Cross-entropy and its gradient in one call: many sizes and options with every access checked,
-bits against the C twin, values against float64."""
+bits against the C reference, values against float64."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from gradlet.ir.graph import Array, Attrs
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
-from tests.xpulp.support import Twins, cluster, distinct
+from tests.xpulp.support import NativeReference, cluster, distinct
 from tests.xpulp.test_exponents import lines, same
 
 USED = [kernel for kernel in catalogue.kernels() if kernel.family == "loss"]
@@ -63,15 +63,15 @@ def wanted(inputs: list[Any], sizes: dict[str, Size]) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize(("cores", "count"), [(8, 1010), (1, 90), (3, 90), (16, 90)])
-def test_kernel_and_twin(
+def test_kernel_and_native_reference(
     cores: int, count: int, tmp_path: Path, part_of: Callable[[int], int]
 ) -> None:
-    twins = Twins(FAST, tmp_path, cores)
-    with Trial(FAST, cluster(cores), sanitize=True) as trial:
+    natives = NativeReference(FAST, tmp_path, cores)
+    with KernelRunner(FAST, cluster(cores), sanitize=True) as runner:
         for outputs, inputs, sizes in distinct(jobs(), part_of(count), lambda job: job[2]):
-            made = trial.call(FAST[0], outputs, inputs, sizes, repeat=2).outputs
-            twin = twins.call(FAST[0], outputs, inputs, sizes, repeat=2)
-            assert all(map(same, made, twin)), sizes
+            made = runner.call(FAST[0], outputs, inputs, sizes, repeat=2).outputs
+            same_as = natives.call(FAST[0], outputs, inputs, sizes, repeat=2)
+            assert all(map(same, made, same_as)), sizes
             if (inputs[1] == sizes["ignore"]).all():
                 assert not made[1].any(), sizes  # the mean of nothing is no number
             elif np.isfinite(inputs[0]).all():  # the reference cannot leave out what is not
@@ -83,10 +83,10 @@ def test_kernel_and_twin(
 def test_no_number_is_not_lost(kernel: Kernel, tmp_path: Path) -> None:
     outputs, inputs, sizes = next(jobs())
     sizes["classes"] = 12
-    with Trial([kernel], cluster()) as trial:
+    with KernelRunner([kernel], cluster()) as runner:
         for place in range(12):
             x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(1, 12, 1)
             x[0, place, 0] = np.nan
             values = [x, np.array([[2]], np.int32), *inputs[2:]]
-            made = trial.call(kernel, [outputs[0], np.zeros_like(x)], values, sizes, repeat=2)
+            made = runner.call(kernel, [outputs[0], np.zeros_like(x)], values, sizes, repeat=2)
             assert all(np.isnan(value).all() for value in made.outputs), place

@@ -11,10 +11,10 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops.base import Size
 from gradlet.ops.lib.pointwise import broadcast_strides, merge, padded, row_major
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 USED = [
     kernel
@@ -46,8 +46,8 @@ def normalised(x: Array, axes: tuple[int, ...], center: bool) -> Array:
 
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
 def test_many_groups(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    generator, twins = np.random.default_rng(3), Twins([kernel], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(3), NativeReference([kernel], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for number in range(part_of(550)):
             shape = tuple(map(int, generator.integers(1, int(generator.choice([3, 8])), 4)))
             shape = (*shape[:3], int(generator.integers(1, 20)))
@@ -64,8 +64,8 @@ def test_many_groups(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], in
                 inputs = [dy, x, affine[0]]
             in_place = {0: 0} if kernel.mode == "input_grad" and number % 3 == 0 else {}
             output = np.full(shape, np.nan, np.float32)
-            made = trial.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
-            assert same_bits(made, twins.call(kernel, [output], inputs, sizes)), sizes
+            made = runner.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
+            assert same_bits(made, natives.call(kernel, [output], inputs, sizes)), sizes
             if kernel.mode == "forward":
                 value = normalised(x, axes, center)
                 value = value * (1.0 if affine[0] is None else w)
@@ -80,8 +80,8 @@ FROZEN = [kernel for kernel in catalogue.kernels() if kernel.family == "frozen_n
     "kernel", [k for k in FROZEN if k.variant == "lines"], ids=lambda kernel: kernel.name
 )
 def test_given_statistics(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    generator, twins = np.random.default_rng(4), Twins([kernel], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(4), NativeReference([kernel], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for number in range(part_of(500)):
             outer, channels, inner = (int(generator.integers(1, n)) for n in (3, 20, 12))
             x = generator.standard_normal(outer * channels * inner).astype(np.float32)
@@ -92,5 +92,5 @@ def test_given_statistics(kernel: Kernel, tmp_path: Path, part_of: Callable[[int
             sizes: dict[str, Size] = {"outer": outer, "channels": channels, "inner": inner}
             sizes["eps"], output = 1e-3, np.full_like(x, np.nan)
             in_place = {0: 0} if number % 2 else {}
-            made = trial.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
-            assert same_bits(made, twins.call(kernel, [output], inputs, sizes)), sizes
+            made = runner.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
+            assert same_bits(made, natives.call(kernel, [output], inputs, sizes)), sizes

@@ -12,9 +12,9 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops.base import Size
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 USED = [
     kernel
@@ -83,12 +83,12 @@ def jobs(kernel: Kernel, count: int) -> Iterator[tuple[Array, list[Array], dict[
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
 def test_many_layers(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     plain = Kernel(kernel.family, kernel.mode, "", "ref", "f32")
-    twins = Twins([kernel, plain], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    natives = NativeReference([kernel, plain], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for output, inputs, sizes in jobs(kernel, part_of(260)):
-            (made,) = trial.call(kernel, [output], inputs, sizes).outputs
-            same = twins.call(kernel, [output], inputs, sizes)[0]
-            (wanted,) = twins.call(plain, [output], inputs, sizes)
+            (made,) = runner.call(kernel, [output], inputs, sizes).outputs
+            same = natives.call(kernel, [output], inputs, sizes)[0]
+            (wanted,) = natives.call(plain, [output], inputs, sizes)
             # which NaN it is depends on the machine
             known = ~np.isnan(wanted)
             assert (np.isnan(made) == ~known).all(), sizes

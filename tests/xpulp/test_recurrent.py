@@ -12,9 +12,9 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops.base import Size
-from tests.xpulp.support import Twins, cluster, distinct, same_bits
+from tests.xpulp.support import NativeReference, cluster, distinct, same_bits
 
 FAMILIES = ("rnn", "gru", "lstm")
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
@@ -87,15 +87,15 @@ def _in_place(kernel: Kernel) -> dict[int, int]:
 
 def check(kernel: Kernel, folder: Path, count: int, level: str) -> None:
     """Half a thousand scans, so that a variant has a thousand with both of its modes."""
-    twins = Twins([kernel], folder, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    natives = NativeReference([kernel], folder, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for outputs, inputs, sizes, repeat, in_place in distinct(
             jobs(kernel, seed=5), count, lambda job: job[2]
         ):
-            made = trial.call(
+            made = runner.call(
                 kernel, outputs, inputs, sizes, in_place=in_place, repeat=repeat, level=level
             ).outputs
-            same = twins.call(kernel, outputs, inputs, sizes, repeat)
+            same = natives.call(kernel, outputs, inputs, sizes, repeat)
             assert same_bits(made, same), (sizes, repeat)
 
 

@@ -12,10 +12,10 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops.base import Size
 from gradlet.ops.reduce import reduction_sizes
-from tests.xpulp.support import Twins, cluster, distinct, same_bits
+from tests.xpulp.support import NativeReference, cluster, distinct, same_bits
 
 USED = [kernel for kernel in catalogue.kernels() if kernel.variant == "chains"]
 HYPER = {"sgd": (0.5, 0.25), "momentum": (0.5, 0.25, 0.75, 1.0)}
@@ -44,8 +44,8 @@ def jobs(
 def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     states = 1 + len(catalogue.epilogues()[kernel.epilogue].outputs if kernel.epilogue else ())
     generator = np.random.default_rng(2)
-    twins = Twins([kernel], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    natives = NativeReference([kernel], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for x, axes, hyper, sizes in distinct(
             jobs(kernel, seed=1), part_of(300), lambda job: job[3]
         ):
@@ -54,8 +54,9 @@ def test_a_thousand_shapes(kernel: Kernel, tmp_path: Path, part_of: Callable[[in
             assert able == [kernel], sizes
             total = x.astype(np.float64).sum(axes)
             before = [generator.standard_normal(total.shape).astype(np.float32)] * states
-            outcome = trial.call(kernel, before, [x, *hyper], sizes)
-            assert same_bits(outcome.outputs, twins.call(kernel, before, [x, *hyper], sizes)), sizes
+            outcome = runner.call(kernel, before, [x, *hyper], sizes)
+            wanted = natives.call(kernel, before, [x, *hyper], sizes)
+            assert same_bits(outcome.outputs, wanted), sizes
             if not kernel.epilogue:
                 assert np.allclose(outcome.outputs[0], total, rtol=1e-4, atol=1e-4), sizes
 
@@ -68,8 +69,8 @@ def test_what_the_variant_cannot_do() -> None:
 
 def test_a_thousand_variances(tmp_path: Path, part_of: Callable[[int], int]) -> None:
     kernel = Kernel("reduce", "variance", "", "lines", "f32")
-    generator, twins = np.random.default_rng(3), Twins([kernel], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(3), NativeReference([kernel], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for _ in range(part_of(1400)):
             rank = int(generator.integers(2, 5))
             most = int(generator.choice([5, 12] if rank > 2 else [30, 60]))
@@ -78,5 +79,5 @@ def test_a_thousand_variances(tmp_path: Path, part_of: Callable[[int], int]) -> 
             x = generator.standard_normal(shape).astype(np.float32)
             sizes: dict[str, Size] = {**reduction_sizes(shape, {"axes": axes})}
             output = np.full(x.sum(axes).shape, np.nan, np.float32)
-            made = trial.call(kernel, [output], [x], sizes).outputs
-            assert same_bits(made, twins.call(kernel, [output], [x], sizes)), sizes
+            made = runner.call(kernel, [output], [x], sizes).outputs
+            assert same_bits(made, natives.call(kernel, [output], [x], sizes)), sizes

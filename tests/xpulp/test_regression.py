@@ -10,9 +10,9 @@ import pytest
 
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops.base import Size
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 USED = [k for k in catalogue.kernels() if k.family == "regression" and k.variant == "line"]
 
@@ -20,8 +20,8 @@ USED = [k for k in catalogue.kernels() if k.family == "regression" and k.variant
 @pytest.mark.parametrize("kernel", USED, ids=lambda kernel: kernel.name)
 def test_a_thousand_counts(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     """More than a thousand over all modes."""
-    generator, twins = np.random.default_rng(1), Twins([kernel], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(1), NativeReference([kernel], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for count in range(1, part_of(130) + 1):
             delta = float(np.float32(generator.choice([0.3, 1.0, 2.0])))
             sizes: dict[str, Size] = {
@@ -40,8 +40,8 @@ def test_a_thousand_counts(kernel: Kernel, tmp_path: Path, part_of: Callable[[in
             inputs = [x, target, *([np.array([0.7], np.float32)] if gradient else [])]
             output = np.full(count if gradient else 1, 0.25, np.float32)
             in_place = {0: 0} if gradient and count % 3 == 0 else {}
-            made = trial.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
-            same = twins.call(kernel, [output], inputs, sizes)
+            made = runner.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
+            same = natives.call(kernel, [output], inputs, sizes)
             known = ~np.isnan(same[0])
             assert (np.isnan(made[0]) == ~known).all(), sizes
             assert same_bits([made[0][known]], [same[0][known]]), sizes

@@ -1,6 +1,7 @@
 """Convolutions by strides, of maps that lie near and of such that the kernel fetches itself: a
-thousand shapes of each, in both layouts, with windows, strides, dilation, groups and padding of any
-kind, every access and every transfer checked; bits against the C twin, values against float64."""
+thousand shapes of each, in both layouts, with windows, strides, dilation, groups and padding of
+any kind, every access and every transfer checked; bits against the C reference, values against
+float64."""
 
 from __future__ import annotations
 

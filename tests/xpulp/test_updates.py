@@ -11,10 +11,10 @@ import pytest
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.runner import Trial
+from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops import OPS
 from gradlet.ops.learning.optimizer import update_op
-from tests.xpulp.support import Twins, cluster, same_bits
+from tests.xpulp.support import NativeReference, cluster, same_bits
 
 CHOSEN = [kernel for kernel in catalogue.kernels() if kernel.variant == "stretch"]
 UPDATES = [kernel for kernel in CHOSEN if kernel.mode in ("momentum", "adam", "adamw")]
@@ -39,8 +39,8 @@ def state(generator: np.random.Generator, count: int) -> Array:
 @pytest.mark.parametrize("kernel", UPDATES, ids=lambda kernel: kernel.name)
 @pytest.mark.filterwarnings("ignore:.* encountered in")
 def test_a_thousand_updates(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    generator, twins = np.random.default_rng(6), Twins([kernel], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(6), NativeReference([kernel], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for number in range(part_of(1000)):
             count = number // 2 + 1
             w, g, m = (state(generator, count) for _ in range(3))
@@ -54,8 +54,8 @@ def test_a_thousand_updates(kernel: Kernel, tmp_path: Path, part_of: Callable[[i
             places = {0: 0, 1: 3, 2: 4}
             in_place = {i: places[i] for i in range(len(outputs))} if number % 3 else {}
             sizes = {"count": count}
-            made = trial.call(kernel, outputs, inputs, sizes, in_place=in_place).outputs
-            same = twins.call(kernel, outputs, inputs, sizes)
+            made = runner.call(kernel, outputs, inputs, sizes, in_place=in_place).outputs
+            same = natives.call(kernel, outputs, inputs, sizes)
             wide = [value.astype(np.float64) for value in inputs]
             wanted = update_op(kernel.mode).reference({}, *wide)
             normal = np.square(g.astype(np.float64)) < 1e30
@@ -71,16 +71,16 @@ def test_a_thousand_updates(kernel: Kernel, tmp_path: Path, part_of: Callable[[i
 
 @pytest.mark.parametrize("kernel", SQUARES, ids=lambda kernel: kernel.name)
 def test_a_thousand_norms(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
-    generator, twins = np.random.default_rng(6), Twins([kernel], tmp_path, 8)
-    with Trial([kernel], cluster(), sanitize=True) as trial:
+    generator, natives = np.random.default_rng(6), NativeReference([kernel], tmp_path, 8)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for number in range(part_of(500)):
             count, begin = number + 1, int(generator.integers(0, 16))
             g = generator.standard_normal(count).astype(np.float32)
             before, y = (generator.standard_normal(16).astype(np.float32) for _ in range(2))
             inputs = [g, before if number % 2 else None]
             sizes = {"count": count, "begin": begin}
-            made = trial.call(kernel, [y], inputs, sizes).outputs
-            assert same_bits(made, twins.call(kernel, [y], inputs, sizes)), sizes
+            made = runner.call(kernel, [y], inputs, sizes).outputs
+            assert same_bits(made, natives.call(kernel, [y], inputs, sizes)), sizes
             wide = [value.astype(np.float64) for value in inputs if value is not None]
             (wanted,) = OPS["clip_squares"].reference({"begin": begin}, *wide)
             wanted = wanted + (y if kernel.epilogue == "sum" else 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -138,6 +138,29 @@ class Graph:
     @cached_property
     def _sites(self) -> tuple[Site, ...]:
         return tuple(map(self.site, self.nodes))
+
+    @cached_property
+    def ends(self) -> Mapping[str, tuple[str, ...]]:
+        """By node, the tensors that nobody needs once it has run, if updates run last of all. The
+        loss, and what a step leaves to the next, are always needed."""
+        last: dict[str, str] = {}
+        for node in sorted(self.nodes, key=lambda node: node.phase == "update"):
+            last |= dict.fromkeys((*node.outputs, *node.inputs), node.name)
+        for name in (self.loss, *(new for _, new in self.updates)):
+            last.pop(name, None)
+        ends: dict[str, tuple[str, ...]] = {}
+        for name, by in last.items():
+            ends[by] = (*ends.get(by, ()), name)
+        return ends
+
+    def behind(self, names: Iterable[str]) -> set[str]:
+        """The nodes that some tensors depend on."""
+        wanted, found = set(names), set()
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                found.add(node.name)
+                wanted.update(node.inputs)
+        return found
 
     def of_role(self, *roles: str) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.tensors.values() if tensor.role in roles)

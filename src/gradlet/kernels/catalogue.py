@@ -176,9 +176,9 @@ def scratch_bytes(kernel: Kernel, sizes: Mapping[str, Size], cores: int) -> int:
     return elements * kernel.element.sums.bytes
 
 
-def grain(kernel: Kernel, axis: str, sizes: Mapping[str, Size]) -> int:
+def register_block(kernel: Kernel, axis: str, sizes: Mapping[str, Size]) -> int:
     """How many steps along an axis of the op its fast kernels take at a time."""
-    expression = families()[kernel.family].modes[kernel.mode].grain.get(axis)
+    expression = families()[kernel.family].modes[kernel.mode].register_block.get(axis)
     return int(evaluate(expression, sizes)) if expression else 1
 
 

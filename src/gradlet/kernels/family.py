@@ -54,15 +54,15 @@ IN_ASSEMBLER = ("sum", "relu", "sgd", "momentum")
 
 @dataclass(frozen=True)
 class Mode:
-    """grain: by the name of an axis of the op, arithmetic over the sizes: so many steps along it do
-    fast kernels take at a time, the last ones at the price of all."""
+    """register_block: by the name of an axis of the op, arithmetic over the sizes: so many steps
+    along it do fast kernels take at a time, the last ones at the price of all."""
 
     name: str
     doc: str
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]
     epilogues: tuple[str, ...]
-    grain: Mapping[str, str]
+    register_block: Mapping[str, str]
 
 
 MUST, MAY = "must", "may"
@@ -132,7 +132,7 @@ def family(label: str, value: Mapping[str, Any], updates: Sequence[str] = ()) ->
             tuple(map(Operand.parse, item["outputs"])),
             tuple(map(Operand.parse, item["inputs"])),
             tuple(_epilogues(item.get("epilogues", ()), updates)),
-            item.get("grain", {}),
+            item.get("register_block", {}),
         )
         for name, item in value["modes"].items()
     }

@@ -1,6 +1,7 @@
 """Whole numbers as numbers, and numbers as indices.
 
-What a model computes with integers is computed in float32, which holds them exactly up to 2^24.
+What a model computes with integers is computed in float32, which holds them exactly up to 2^24;
+front ends refuse models whose indices would come out otherwise (`passes/whole_numbers.py`).
 Only what looks something up holds integers; a front end converts where it has to.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Lowering, ShapeError, integer, register
+from gradlet.ops.base import Arrays, Lowering, ShapeError, integer, register
 from gradlet.ops.lib.pointwise import Broadcast, Pointwise
 
 NOWHERE = -(2**31)  # an index that is in no table
@@ -19,7 +20,6 @@ LARGEST = 2.0**30
 @register
 class Number(Pointwise):
     name = "number"
-    exact = True
     stops = True
     kernel = ("integer", "number")
     inputs = ("x",)
@@ -34,6 +34,11 @@ class Number(Pointwise):
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         return (ins[0].astype(np.float64),)
+
+    def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
+        """Rounded where float32 has no such number: beyond 2^24 half of them are, and more."""
+        held = results[0].astype(np.float32) == results[0]
+        return (np.where(held, 0.0, results[0]),)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         return f"{ins[0]}.double()"

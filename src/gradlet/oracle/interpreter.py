@@ -6,8 +6,8 @@ each element. A later run disturbed by that much shows how far such errors trave
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
@@ -31,11 +31,24 @@ class Step:
     state: Mapping[str, Array]
 
 
+Seen = Callable[[str, Array], None]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who looks at each tensor as it is made needs none of them to be kept: a tensor lives until
+    its last reader has run. nodes: what is looked at depends on no others."""
+
+    seen: Seen
+    nodes: Collection[str] | None = None
+
+
 class _Options(TypedDict):
     spread: Spread
     measure: bool
     seed: int | None
     amplitude: float
+    watch: Watch | None
 
 
 @dataclass(frozen=True)
@@ -54,37 +67,60 @@ def run_reference(
     overrides: Mapping[str, Array] | None = None,
     measured: list[Spread] | None = None,
     disturbance: Disturbance | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Step]:
     """Yield `steps` training steps from the initial state; samples are used round and round.
 
-    `measured` collects the spreads of each micro-batch, which a disturbance takes.
+    `measured` collects the spreads of each micro-batch, which a disturbance takes. Whoever watches
+    sees the tensors of the last micro-batch of each step, and finds few in the steps.
     """
     state = {name: wide(value) for name, value in {**graph.data, **(overrides or {})}.items()}
     fed = 0
     for _ in range(steps):
         losses = []
         for micro in range(graph.accumulate):
-            values = dict(state)
-            for name, samples in graph.samples.items():
-                values[name] = wide(samples[fed % len(samples)])
-            spread: Spread = disturbance.spreads[fed] if disturbance else {}
-            seed = disturbance.seed if disturbance else None
-            options = _Options(
-                spread=spread,
-                measure=measured is not None,
-                seed=seed,
-                amplitude=disturbance.amplitude if disturbance else 1.0,
-            )
-            evaluate(graph, values, ("forward", "backward"), **options)
+            last = micro == graph.accumulate - 1
+            seen = watch if last or watch is None else replace(watch, seen=lambda *_: None)
+            values, spread = _micro_batch(graph, state, fed, last, disturbance, measured, seen)
             losses.append(float(values[graph.loss]))
-            _store_updates(graph, values, state)
-            if micro == graph.accumulate - 1:
-                evaluate(graph, values, ("update",), **options)
-                _store_updates(graph, values, state)
             if measured is not None:
                 measured.append(spread)
             fed += 1
-        yield Step(values, float(np.mean(losses)), dict(state))
+        made = [Step(values, float(np.mean(losses)), dict(state))]
+        values, spread = {}, {}  # what nobody else needs must not wait here for the next step
+        yield made.pop()
+
+
+def _micro_batch(
+    graph: Graph,
+    state: dict[str, Array],
+    fed: int,
+    last: bool,
+    disturbance: Disturbance | None,
+    measured: list[Spread] | None,
+    watch: Watch | None,
+) -> tuple[dict[str, Array], Spread]:
+    """The values of one, and the spreads; the state becomes what it leaves."""
+    values = dict(state)
+    for name, samples in graph.samples.items():
+        values[name] = wide(samples[fed % len(samples)])
+    if watch:
+        for name, value in values.items():
+            watch.seen(name, value)
+    spread: Spread = disturbance.spreads[fed] if disturbance else {}
+    options = _Options(
+        spread=spread,
+        measure=measured is not None,
+        seed=disturbance.seed if disturbance else None,
+        amplitude=disturbance.amplitude if disturbance else 1.0,
+        watch=watch,
+    )
+    evaluate(graph, values, ("forward", "backward"), **options)
+    _store_updates(graph, values, state)
+    if last:
+        evaluate(graph, values, ("update",), **options)
+        _store_updates(graph, values, state)
+    return values, spread
 
 
 def before_last_micro_batch(graph: Graph) -> dict[str, Array]:
@@ -109,6 +145,7 @@ def evaluate(
     seed: int | None = None,
     amplitude: float = 1.0,
     given: Mapping[str, Array] | None = None,
+    watch: Watch | None = None,
 ) -> None:
     """Fill in what the nodes of some phases compute from the values that are there.
 
@@ -118,19 +155,28 @@ def evaluate(
     spread = {} if spread is None else spread
     given = given or {}
     wholes = _made_whole(graph) if seed is not None else set()
+    ends = graph.ends if watch else {}
     for site in graph.sites(*phases):
+        if watch and watch.nodes is not None and site.node.name not in watch.nodes:
+            continue
+        op = OPS[site.node.op]
         operands = [given[n] if n in given else values[n] for n in site.node.inputs]
-        results = OPS[site.node.op].reference(site.attrs, *operands)
+        results = op.reference(site.attrs, *operands)
         if measure:
             spread.update(_spread(site, operands, results))
         for tensor, result in zip(site.outs, results, strict=True):
             name = tensor.name
-            values[name] = result
-            decided = name in wholes and all(map(_whole, operands))
-            if seed is not None and result.dtype.kind == "f" and not decided:
+            rounded = seed is not None and not op.exact and result.dtype.kind == "f"
+            if rounded and not (name in wholes and all(map(_whole, operands))):
                 if tensor.element.accumulate and amplitude >= 1:
                     result = np.where(spread[name] > 0, tensor.element.rounded(result), result)
-                values[name] = disturbed(result, seed, amplitude, spread[name])
+                result = disturbed(result, seed or 0, amplitude, spread[name])
+            values[name] = result
+            if watch:
+                watch.seen(name, result)
+        del operands, results, result
+        for name in ends.get(site.node.name, ()):
+            values.pop(name, None)
 
 
 def wide(value: Array) -> Array:
@@ -153,11 +199,16 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     chain then loses up to k/3 units: the growth has a share of both.
     """
     op = OPS[site.node.op]
+    if op.exact:
+        return {
+            t.name: np.broadcast_to(np.float32(0), np.shape(r))
+            for t, r in zip(site.outs, results, strict=True)
+        }
     spread: Spread = {}
     magnitudes = op.magnitude(site.attrs, operands, results)
     for tensor, magnitude, result in zip(site.outs, magnitudes, results, strict=True):
         roundings = op.roundings(site, tensor)
-        growth = 0.0 if op.exact else np.sqrt(roundings) + roundings / 12
+        growth = np.sqrt(roundings) + roundings / 12
         error = np.abs(np.atleast_1d(magnitude)).astype(np.float64, copy=False)
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
         nonzero = error > 0

@@ -134,37 +134,36 @@ class Comparison:
 def compared(
     recording: Recording,
     graph: Graph,
-    losses: Sequence[float],
+    index: int,
+    loss: float,
     gradients: Mapping[str, Array],
-    states: Sequence[Mapping[str, Array]],
-    expected: Sequence[Expectation],
+    state: Mapping[str, Array],
+    expected: Expectation,
 ) -> Iterator[Comparison]:
-    """Losses, gradients of the first step, then parameters and buffers after each.
+    """What the module makes of a step: its loss, gradients if it is the first, then parameters and
+    buffers after it. Of these, what is expected.
 
-    losses, gradients and states are the run's, by the names of the graph.
+    loss, gradients and state are the run's, by the names of the graph.
     """
+    if index >= len(recording.losses):
+        return
     wider = 2.0 if recording.single else 1.0  # two programs round, each as it may
     grads, updates = dict(graph.grads), dict(graph.updates)
-    for index, (loss, wanted, step) in enumerate(
-        zip(losses, recording.losses, expected, strict=False), start=1
-    ):
-        pair = np.asarray([loss]), np.asarray([wanted])
-        allowed = np.asarray([wider * step.loss_tolerance])
-        yield Comparison(f"loss of step {index}", "loss", graph.loss, *pair, allowed)
-    for name, kept in recording.gradients.items():
+    pair = np.asarray([loss]), np.asarray([recording.losses[index]])
+    allowed = np.asarray([wider * expected.loss_tolerance])
+    yield Comparison(f"loss of step {index + 1}", "loss", graph.loss, *pair, allowed)
+    for name, kept in recording.gradients.items() if index == 0 else ():
         grad = grads.get(recording.tensors[name], "")
-        if grad in gradients:
-            allowed = wider * _digest_tolerance(expected[0].tolerances[grad])
+        if grad in gradients and grad in expected.tolerances:
+            allowed = wider * _digest_tolerance(expected.tolerances[grad])
             value = digest(gradients[grad])
             yield Comparison(f"gradient of {name}", "gradient", grad, value, kept, allowed)
-    steps = zip(recording.after, states, expected, strict=False)
-    for index, (after, state, step) in enumerate(steps, start=1):
-        for name, kept in after.items():
-            old = recording.tensors[name]
-            label = f"{name} after step {index}"
-            if old not in updates:  # the module trains it, and the program does not
-                missing = np.full_like(kept, np.nan)
-                yield Comparison(label, "updated", "", missing, kept, np.zeros_like(kept))
-                continue
-            allowed = wider * _digest_tolerance(step.tolerances[updates[old]])
-            yield Comparison(label, "updated", updates[old], digest(state[old]), kept, allowed)
+    for name, kept in recording.after[index].items():
+        old = recording.tensors[name]
+        label, new = f"{name} after step {index + 1}", updates.get(old, "")
+        if not new:  # the module trains it, and the program does not
+            missing = np.full_like(kept, np.nan)
+            yield Comparison(label, "updated", "", missing, kept, np.zeros_like(kept))
+        elif new in expected.tolerances:
+            allowed = wider * _digest_tolerance(expected.tolerances[new])
+            yield Comparison(label, "updated", new, digest(state[old]), kept, allowed)

@@ -9,7 +9,7 @@ all show up in it. docs/verification.md has the derivation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array, Graph
-from gradlet.oracle.interpreter import Disturbance, Spread, Step, evaluate, run_reference
+from gradlet.oracle.interpreter import Disturbance, Spread, Watch, evaluate, run_reference
 from gradlet.oracle.noise import lost, note_moves
 from gradlet.support.progress import counted
 
@@ -87,44 +87,155 @@ def expect(
     overrides: Mapping[str, Array] | None = None,
     rule: Rule = QUICK,
     look: Look = whole,
+    wanted: Sequence[Collection[str]] = (),
 ) -> list[Expectation]:
-    """`steps` training steps: all tensors of the first, outputs and states of the others. Who looks
-    at a part of each tensor alone needs far less memory."""
+    """`steps` training steps: all that nodes make in the first, outputs and states of the others;
+    or of each what is wanted, and the outputs. Who looks at little needs little memory.
+
+    One disturbed run after the other, which takes the spreads of all steps and a single state.
+    """
+    looked = Looked.at(graph, steps, look, wanted)
     spreads: list[Spread] = []
-    exact: list[dict[str, Array]] = []
-    overflows = []
     with np.errstate(all="ignore"):  # what diverges is told by the values
-        for step in run_reference(graph, steps, overrides=overrides, measured=spreads):
-            exact.append(_kept(graph, step, look, full=not exact))
-            overflows.append(overflowing(graph, step.values))
-            del step  # which the next one would wait for
-        scatters = [Scatter(rule, values) for values in exact]
+        exact = list(_exact(looked, spreads, overrides))
+        scatters = [Scatter(rule, values) for values, _ in exact]
         for draw in counted(range(rule.draws), rule.draws, "runs with other rounding"):
             noise = Disturbance(rule.seed + draw, spreads, rule.amplitude)
-            run = run_reference(graph, steps, overrides=overrides, disturbance=noise)
-            for scatter in scatters:
-                scatter.add(_kept(graph, next(run), look, full=scatter is scatters[0]))
-        compared = sum(value.size for values in exact for value in values.values())
+            for _ in _disturbed(looked, scatters, noise, overrides):
+                pass
         last = spreads[graph.accumulate - 1 :: graph.accumulate]
         return [
-            _expectation(graph, scatter, spread, look, compared, over)
-            for scatter, spread, over in zip(scatters, last, overflows, strict=True)
+            _expectation(looked, scatter, spread, overflows)
+            for scatter, spread, (_, overflows) in zip(scatters, last, exact, strict=True)
         ]
 
 
-def decided_otherwise(graph: Graph, rule: Rule = EDGES) -> dict[str, Array]:
-    """How far the tensors of the first step move if float64 rounds otherwise. Hardly, but where
-    numbers are equal up to that, as sums of probabilities are, and the largest of them is asked
-    for: which one that is decides where its gradient goes."""
+def expect_in_turn(graph: Graph, steps: int, *, rule: Rule = QUICK) -> Iterator[Expectation]:
+    """The same, a step at a time: the disturbed runs go side by side, each with a state of its own,
+    and nothing of a step is left when the next one is asked for. This is for few draws."""
+    looked = Looked.at(graph, steps, whole, ())
+    spreads: list[Spread] = []
+    scatters: list[Scatter] = []
+    exact = _exact(looked, spreads, None)
+    noises = [Disturbance(rule.seed + n, spreads, rule.amplitude) for n in range(rule.draws)]
+    runs = [_disturbed(looked, scatters, noise, None) for noise in noises]
+
+    def next_step() -> Expectation:
+        with np.errstate(all="ignore"):
+            values, overflows = next(exact)
+            scatters.append(Scatter(rule, values))
+            for run in runs:
+                next(run)
+            found = _expectation(looked, scatters[-1], spreads[-1], overflows)
+        scatters[-1].exact = {}
+        spreads[:] = [{}] * len(spreads)
+        return found
+
+    for _ in counted(range(steps), steps, "steps of the reference, with other rounding"):
+        yield next_step()
+
+
+def decided_otherwise(
+    graph: Graph, names: Collection[str], rule: Rule = EDGES
+) -> Mapping[str, Array]:
+    """How far tensors of the first step move if float64 rounds otherwise. Hardly, but where numbers
+    are equal up to that, as sums of probabilities are, and the largest of them is asked for: which
+    one that is decides where its gradient goes."""
+    looked = Looked.at(graph, 1, whole, [names])
     spreads: list[Spread] = []
     with np.errstate(all="ignore"):
-        (exact,) = run_reference(graph, 1, measured=spreads)
-        scatter = Scatter(rule, _kept(graph, exact, whole, full=True))
+        ((values, _),) = _exact(looked, spreads, None)
+        scatter = Scatter(rule, values)
         for draw in range(rule.draws):
             noise = Disturbance(rule.seed + draw, spreads, rule.amplitude)
-            for step in run_reference(graph, 1, disturbance=noise):
-                scatter.add(_kept(graph, step, whole, full=True))
+            for _ in _disturbed(looked, [scatter], noise, None):
+                pass
     return scatter.largest
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What of a training run is looked at: the names by step; nodes that they depend on; compared
+    counts all that a verification looks at, of which this may be a part."""
+
+    graph: Graph
+    names: Sequence[Collection[str]]
+    nodes: Collection[str] | None
+    look: Look
+    compared: int
+
+    @staticmethod
+    def at(graph: Graph, steps: int, look: Look, wanted: Sequence[Collection[str]]) -> Looked:
+        after = {new for _, new in graph.updates}
+        later = {*after, *graph.outputs}
+        names: list[Collection[str]] = [{*graph.producer(), *later}, *[later] * (steps - 1)]
+        size = {
+            name: look(np.broadcast_to(np.float32(0), tensor.shape)).size
+            for name, tensor in graph.tensors.items()
+        }
+        compared = sum(size.values()) + (steps - 1) * sum(map(size.__getitem__, later)) + steps
+        nodes = None
+        if wanted:
+            names = [{*some, *graph.outputs} for some in wanted]
+            needed = {graph.loss}.union(*names, after if steps > 1 else ())
+            nodes = graph.behind(needed)
+        return Looked(graph, names, nodes, look, compared)
+
+
+def _exact(
+    looked: Looked, measured: list[Spread], overrides: Mapping[str, Array] | None
+) -> Iterator[tuple[dict[str, Array], tuple[str, ...]]]:
+    """Step by step what is looked at, and which tensors hold what their type cannot."""
+    values: dict[str, Array] = {}
+    overflows: list[str] = []
+    step = 0
+
+    def seen(name: str, value: Array) -> None:
+        if not looked.graph.tensors[name].element.fits(value):
+            overflows.append(name)
+        if name in looked.names[step]:
+            values[name] = looked.look(value)
+
+    run = run_reference(
+        looked.graph,
+        len(looked.names),
+        overrides=overrides,
+        measured=measured,
+        watch=Watch(seen, looked.nodes),
+    )
+    for made in run:
+        values[LOSS] = np.asarray(made.loss)
+        del made
+        step += 1
+        yield values, tuple(overflows)
+        values, overflows = {}, []
+
+
+def _disturbed(
+    looked: Looked,
+    scatters: Sequence[Scatter],
+    noise: Disturbance,
+    overrides: Mapping[str, Array] | None,
+) -> Iterator[None]:
+    """Step by step, how far a disturbed run is off what is exact."""
+    step = 0
+
+    def seen(name: str, value: Array) -> None:
+        if name in looked.names[step]:
+            scatters[step].add(name, looked.look(value))
+
+    run = run_reference(
+        looked.graph,
+        len(looked.names),
+        overrides=overrides,
+        disturbance=noise,
+        watch=Watch(seen, looked.nodes),
+    )
+    for made in run:
+        scatters[step].add(LOSS, np.asarray(made.loss))
+        del made
+        step += 1
+        yield
 
 
 def first_divergence(
@@ -169,7 +280,8 @@ def expect_forward(
             seed=rule.seed + draw,
             amplitude=rule.amplitude,
         )
-        scatter.add(values)
+        for name in graph.outputs:
+            scatter.add(name, values[name])
     compared = sum(exact[name].size for name in graph.outputs)
     return exact, {name: scatter.tolerance(name, spread, compared) for name in graph.outputs}
 
@@ -194,25 +306,14 @@ LOSS = " loss"
 """The mean over micro-batches, beside the tensors of the last one; no tensor is called so."""
 
 
-def _kept(graph: Graph, step: Step, look: Look, *, full: bool) -> dict[str, Array]:
-    """All tensors of a step, or outputs and states."""
-    kept = {new: step.state[old] for old, new in graph.updates}
-    kept |= {name: step.values[name] for name in graph.outputs}
-    kept = dict(step.values) if full else kept
-    return {**{name: look(value) for name, value in kept.items()}, LOSS: np.asarray(step.loss)}
-
-
 def _expectation(
-    graph: Graph,
-    scatter: Scatter,
-    spread: Spread,
-    look: Look,
-    compared: int,
-    overflows: tuple[str, ...],
+    looked: Looked, scatter: Scatter, spread: Spread, overflows: tuple[str, ...]
 ) -> Expectation:
-    seen = {name: look(value) for name, value in spread.items()}
-    seen[LOSS] = spread[graph.loss]
-    tolerances = {name: scatter.tolerance(name, seen, compared) for name in scatter.exact}
+    tolerances: dict[str, Array] = {}
+    for name in scatter.exact:
+        own = spread.get(looked.graph.loss if name == LOSS else name)
+        seen = {name: own if name == LOSS else looked.look(own)} if own is not None else {}
+        tolerances[name] = scatter.tolerance(name, seen, looked.compared)
     values = dict(scatter.exact)
     loss, loss_tolerance = float(values.pop(LOSS)), float(tolerances.pop(LOSS))
     return Expectation(values, tolerances, loss, loss_tolerance, overflows)
@@ -235,12 +336,11 @@ class Scatter:
             self._squares = {name: np.zeros(np.shape(value)) for name, value in exact.items()}
         self._lost: dict[str, Array] = {}
 
-    def add(self, disturbed: Mapping[str, Array]) -> None:
-        for name, value in self.exact.items():
-            moved = disturbed[name]
-            if note_moves(self.largest[name], self._squares.get(name), moved, value):
-                before = self._lost.get(name, np.zeros(np.shape(value), np.uint8))
-                self._lost[name] = before + lost(moved, value)
+    def add(self, name: str, moved: Array) -> None:
+        value = self.exact[name]
+        if note_moves(self.largest[name], self._squares.get(name), moved, value):
+            before = self._lost.get(name, np.zeros(np.shape(value), np.uint8))
+            self._lost[name] = before + lost(moved, value)
 
     def tolerance(self, name: str, spread: Spread, compared: int) -> Array:
         """Once for each tensor: it takes the memory of what was noted of it."""

@@ -28,11 +28,12 @@ def first_undetermined(graph: Graph, expected: Sequence[Expectation]) -> int | N
     Both: a loss near 0 is nothing but rounding in a network that fits well, and so are outputs that
     are 0 in truth, as the mean behind a norm is.
     """
-    for index, step in enumerate(expected):
-        loss = step.loss_tolerance > UNDETERMINED * abs(step.loss)
-        if loss and any(not _is_known(step, name) for name in graph.outputs):
-            return index
-    return None
+    return next((i for i, step in enumerate(expected) if is_undetermined(graph, step)), None)
+
+
+def is_undetermined(graph: Graph, step: Expectation) -> bool:
+    loss = step.loss_tolerance > UNDETERMINED * abs(step.loss)
+    return loss and any(not _is_known(step, name) for name in graph.outputs)
 
 
 def _is_known(step: Expectation, name: str) -> bool:
@@ -76,7 +77,8 @@ def expect_nodes(
             values = dict(start)
             seed, size = rule.seed + draw, rule.amplitude
             evaluate(graph, values, spread=spread, seed=seed, amplitude=size, given=given)
-            scatter.add(values)
+            for name in names:
+                scatter.add(name, values[name])
         count = sum(exact[name].size for name in names)
         return {name: (exact[name], scatter.tolerance(name, spread, count)) for name in names}
 

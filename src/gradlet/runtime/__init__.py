@@ -15,7 +15,7 @@ STEPS = FOLDER / "steps.c"
 """The main program of an engine that feeds samples and reads results."""
 HOST = "host"
 """The port under which this machine tries every project out."""
-TRIAL, TILES_TRIAL = "trial.c", "tiles_trial.c"
+KERNEL_RUNNER, TILE_RUNNER = "kernel_runner.c", "tile_runner.c"
 """Main programs that measure single kernels and single tiled calls; a port may lack them."""
 
 
@@ -30,7 +30,7 @@ def has(port: str, name: str) -> bool:
 def startup(port: str) -> list[str]:
     """What every program of a device is linked with; the host needs nothing."""
     sources = sorted(path.name for path in (PORTS / port).glob("*.[Sc]"))
-    return [name for name in sources if name not in (TRIAL, TILES_TRIAL)]
+    return [name for name in sources if name not in (KERNEL_RUNNER, TILE_RUNNER)]
 
 
 def headers(port: str) -> list[str]:

@@ -16,33 +16,40 @@ class Cost:
     """
 
     # of a call, and of every tile of one
-    call: float = 250.0
-    tile: float = 1400.0  # barriers, the next views, kernels whose code is cold
-    run: float = 100.0  # of a core, where lines of the result begin that are not neighbours
+    call: float = 1000.0
+    tile: float = 400.0  # barriers, the next views
     add: float = 14.0  # of a core, per element and further tile of a sum
     room: float = 1 / 32  # of a byte of L1 that another call could use
     # of copies
     far_byte: float = 1 / 8  # to or from the memory behind L1
     far_line: float = 3.0  # of consecutive bytes, besides these
     farthest_byte: float = 1 / 2  # to or from the memory behind that
-    farthest_line: float = 3.0
+    farthest_line: float = 100.0
+    farthest_turn: float = 0.5  # of a byte in one direction while the other is as busy
     both: float = 1.0  # of a cycle in one direction while the other is as busy
     command: float = 50.0  # of a core, for a plane of a region: each is a command of its own
-    visible: float = 4.0  # of a cycle of copying that no computing hides
+    visible: float = 3.0  # of a cycle of copying that no computing hides
     # of kernels that have no model of their own: cycles of a core
     mac: float = 1 / 0.55
+    mac_start: float = 1000.0  # of a tile, where something is multiplied: code is cold
+    run: float = 100.0  # likewise, where lines of the result begin that are not neighbours
     word: float = 4.0  # of an operand, where nothing is multiplied
     word_of_macs: float = 0.8  # of an operand, else
     # of products of matrices (kernels/xpulp/gemm/gemm.py)
     gemm_instruction: float = 0.58 / 0.55
     gemm_block: float = 45 * 0.58 / 0.55  # besides the loop over k
-    gemm_even: float = 150 * 0.58 / 0.55  # of a core, to begin with
-    gemm_uneven: float = 1200 * 0.58 / 0.55  # likewise, where the cut is looked for
+    gemm_even: float = 1000.0  # of a core, to begin with
+    gemm_uneven: float = 2000.0  # likewise, where the cut is looked for
+    # of products with a vector, and of two (gemm/gemv.py, gemm/outer.py)
+    vector_start: float = 500.0
+    vector_mac: float = 1 / 0.55
+    outer_mac: float = 1 / 0.55
     # of convolutions with one tap and strides (conv/strided.py)
     strided_instruction: float = 0.58 / 0.55
     strided_block: float = 60 * 0.58 / 0.55
-    strided_start: float = 200 * 0.58 / 0.55
+    strided_start: float = 1000.0
     # of convolutions as products of matrices (conv/im2col.py), per group of four pixels or taps
+    im2col_start: float = 1000.0  # of a core, to begin with
     im2col_step: float = 4 / 0.55  # of a line for each k
     im2col_turn: float = 0.4 * 4 / 0.55  # of a line for each tap
     im2col_line: float = 2 * 4 / 0.55  # of a line for the pixels of an image
@@ -59,12 +66,14 @@ class Cost:
     sliding_edge_line: float = 3 * 4 / 0.55
     sliding_edge: float = 25 * 4 / 0.55
     sliding_unit: float = 70 * 4 / 0.55
+    sliding_start: float = 1000.0  # of a core, to begin with
     # of depthwise convolutions (depthwise/cost.py): a strip is a few pixels wide
     depthwise_instruction: float = 1.0
     depthwise_row: float = 4.0  # of a strip
     depthwise_strip: float = 60.0
-    depthwise_even: float = 100.0  # of a call with one strip of as many channels for each core
-    depthwise_uneven: float = 500.0  # of any other, where several functions are fetched
+    depthwise_sum: float = 900.0  # of every strip but the first, for the gradient of weights
+    depthwise_even: float = 500.0  # of a call with one strip of as many channels for each core
+    depthwise_uneven: float = 2000.0  # of any other, where several functions are fetched
     # of depthwise convolutions with channels last (families/conv2d/conv2d.toml)
     channels_pixel: float = 60.0
     channels_block: float = 30.0

@@ -14,7 +14,7 @@ from functools import cache
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.planner.tiling import Tiling
-from gradlet.runtime import FOLDER, TILES_TRIAL, headers, port_file
+from gradlet.runtime import FOLDER, TILE_RUNNER, headers, port_file
 from gradlet.sim.build import library
 from gradlet.support.values import Values, key_of
 from gradlet.targets.target import Target
@@ -26,7 +26,7 @@ class Cache(Values):
     """Of cycles, by keys of jobs."""
 
     def known(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """By key, what `TileTrial.cycles` gives with these limits, as far as that is known."""
+        """By key, what `TileRunner.cycles` gives with these limits, as far as that is known."""
         found = self.recall(limits)
         return {key: v for key, v in found.items() if v >= NO_FIT or -v >= limits[key]}
 
@@ -59,7 +59,7 @@ def _source(kernel: Kernel) -> str:
 
 @cache
 def _runtime(port: str) -> str:
-    own = (*headers(port), TILES_TRIAL)
+    own = (*headers(port), TILE_RUNNER)
     files = [FOLDER / "gl.h", FOLDER / "gl_tiles.h", *(port_file(port, name) for name in own)]
     text = "".join(path.read_text() for path in files)
     return key_of(text, library().name)

@@ -42,7 +42,7 @@ class Job:
     farthest: tuple[int, ...] = ()
 
 
-class TileTrial(Paused):
+class TileRunner(Paused):
     """A machine with the program of the candidates, for one of them."""
 
     def cycles(self, job: Job, limit: int) -> int:
@@ -55,12 +55,12 @@ class TileTrial(Paused):
             return NO_FIT
         self.machine.write(table, image)
         job_words = struct.pack("<IIIi", table, copy, len(image), job.tiling.count)
-        self.machine.write(self.place("gl_trial"), job_words)
-        self.reach("gl_trial_go")
+        self.machine.write(self.place("gl_runner"), job_words)
+        self.reach("gl_runner_go")
         begin, before = self.machine.cycles, self._fetched()
         whole = fetched_bytes(job.tiling)
         for share, factor in LOOKS:
-            if self.reach("gl_trial_end", begin + int(limit * share)):
+            if self.reach("gl_runner_end", begin + int(limit * share)):
                 return self.machine.cycles - begin
             if (self._fetched() - before) * factor < whole * share:
                 break
@@ -149,9 +149,9 @@ def measure(elf: bytes, target: Target, jobs: Sequence[Job], limits: Sequence[in
     zeros = tuple((name, 0 if name == "fill" else value) for name, value in target.machine)
     results = []
     for job, limit in zip(jobs, limits, strict=True):
-        with TileTrial(elf, replace(target, machine=zeros)) as trial:
+        with TileRunner(elf, replace(target, machine=zeros)) as runner:
             try:
-                results.append(trial.cycles(job, limit))
+                results.append(runner.cycles(job, limit))
             except SimError as error:
                 raise GradletError(f"{job.kernel.name}: {error}") from None
     return results

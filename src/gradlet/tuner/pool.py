@@ -19,7 +19,7 @@ CHUNK = 4
 Task = tuple[tuple[int, Job, int], ...]
 """Some candidates: number, what to run, and the cycles after which it is given up."""
 Result = list[tuple[int, int]]
-"""Number and cycles of each, as TileTrial gives them."""
+"""Number and cycles of each, as TileRunner gives them."""
 
 
 def work(elf: bytes, target: Target, task: Task) -> Result:

@@ -13,7 +13,7 @@ from gradlet.kernels.lab.program import link_script, port_header, with_stacks
 from gradlet.planner.tile.layout import held
 from gradlet.planner.tile.table import functions
 from gradlet.planner.tiling import Tiling
-from gradlet.runtime import TILES_TRIAL, includes, port_file, startup
+from gradlet.runtime import TILE_RUNNER, includes, port_file, startup
 from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import build_program
 from gradlet.targets.target import Target
@@ -107,7 +107,7 @@ def _build(given: Sequence[Function], target: Target) -> bytes:
         for kernel in used:
             sources.append(folder / f"{kernel.symbol(PREFIX)}.c")
             sources[-1].write_text(catalogue.render(kernel, PREFIX))
-        changing = [port_file(target.port, n) for n in (TILES_TRIAL, *startup(target.port))]
+        changing = [port_file(target.port, n) for n in (TILE_RUNNER, *startup(target.port))]
         defines = [
             f"GL_CORES={target.cores}",
             f"GL_TILE_VIEWS={VIEWS}",

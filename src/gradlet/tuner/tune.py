@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
-from gradlet.kernels.lab.program import require_trials
+from gradlet.kernels.lab.program import require_runner
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.planner import Options, ScheduleOverride, Tiler, plan, tiling_requests
-from gradlet.runtime import TILES_TRIAL
+from gradlet.runtime import TILE_RUNNER
 from gradlet.targets.target import Target
 from gradlet.tuner.cache import Cache, job_key
 from gradlet.tuner.pool import Pool
@@ -75,7 +75,7 @@ def tune(
     """The quickest way to run each call, or some of them."""
     begin = time.perf_counter()
     settings, options = settings or Settings(), options or Options()
-    require_trials(given.target, TILES_TRIAL)
+    require_runner(given.target, TILE_RUNNER)
     by_call = _searches(given, settings, options, only)
     searches = list({id(search): search for search in by_call.values()}.values())
     measuring = Measuring(searches, given.target, pool or Pool(), cache or Cache(), progress)

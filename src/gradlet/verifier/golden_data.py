@@ -89,10 +89,21 @@ def spoiled(text: str) -> tuple[str, int]:
     return text, len(lasts) + len(judged)
 
 
-def unlike(plan: Plan, data: GoldenData, expected: Sequence[Expectation]) -> str:
-    """What is wrong with golden data, '' if nothing is. expected: of steps that float32 follows,
-    by a few draws or by many."""
-    steps = list(expected)[: _shared_steps(plan)]
+def sampled(plan: Plan, data: GoldenData, step: Expectation) -> Expectation:
+    """What is expected of the elements that golden data hold, by tensor."""
+    values, tolerances = {}, {}
+    for (_, name), (_, first, count) in zip(_wanted(plan), data.checks, strict=False):
+        places = data.index[first : first + count]
+        if name in step.values and _inside(places, plan.graph.tensors[name].elements):
+            values[name] = np.ravel(step.values[name])[places]
+            tolerances[name] = np.ravel(step.tolerances[name])[places]
+    return replace(step, values=values, tolerances=tolerances)
+
+
+def unlike(plan: Plan, data: GoldenData, steps: Sequence[Expectation]) -> str:
+    """What is wrong with golden data, '' if nothing is. steps: what is expected of their elements,
+    by a few draws or by many, in steps that float32 follows."""
+    steps = steps[: shared_steps(plan)]
     if not steps or steps[0].overflows:  # where anything overflows, values are left out
         return ""
     problem = _problem(plan, data, steps, WIDER)
@@ -104,10 +115,14 @@ def unlike(plan: Plan, data: GoldenData, expected: Sequence[Expectation]) -> str
     again = expect(graph, len(data.losses), rule=GOLDEN, look=looked_at)
     if data.losses_allowed[0] == NOT_COMPARED and first_undetermined(graph, again) == 0:
         return ""
-    return _problem(plan, data, again, ALIKE, looked=True)
+    return _problem(plan, data, again, ALIKE)
 
 
-def _shared_steps(plan: Plan) -> int:
+def _inside(places: Array, size: int) -> bool:
+    return bool(((places >= 0) & (places < size)).all())
+
+
+def shared_steps(plan: Plan) -> int:
     """Steps that the program, which carries few samples, makes with those that all else has."""
     count, samples = sample_count(plan), plan.graph.samples
     if all(len(samples[name]) == count for name in plan.graph.fed):
@@ -115,44 +130,35 @@ def _shared_steps(plan: Plan) -> int:
     return count // plan.graph.accumulate
 
 
-def _problem(
-    plan: Plan,
-    data: GoldenData,
-    steps: Sequence[Expectation],
-    wider: float,
-    *,
-    looked: bool = False,
-) -> str:
-    """Steps that are not expected are not compared. looked: what is expected is of the elements
-    that are looked at, not of all."""
+def _problem(plan: Plan, data: GoldenData, steps: Sequence[Expectation], wider: float) -> str:
+    """Steps that are not expected are not compared; of a tensor what is compared comes first."""
     for number, (loss, allowed) in enumerate(zip(data.losses, data.losses_allowed, strict=True)):
         for step in steps[number : number + 1]:
             pair = np.asarray([step.loss]), np.asarray([step.loss_tolerance])
             if text := _unequal(np.asarray([loss]), np.asarray([allowed]), *pair, wider):
                 return f"the loss of step {number} {text}"
-    wanted = list(_wanted(plan, steps[0]))
+    wanted = list(_wanted(plan))
     if [call for call, _ in wanted] != [call for call, _, _ in data.checks]:
         return "it does not have what each call makes and each weight that is trained"
     for (call, name), (_, first, count) in zip(wanted, data.checks, strict=True):
         index, size = data.index[first : first + count], plan.graph.tensors[name].elements
-        if count != min(size, PER_TENSOR) or set(index) - set(range(size)):
+        if count != min(size, PER_TENSOR) or not _inside(index, size):
             return f"it has {count} elements of '{name}', which has {size}"
-        places = np.arange(count) if looked else index
         last = len(data.losses) - 1 if call == AT_END else 0
         for step in steps[last : last + 1]:
-            pair = np.ravel(step.values[name])[places], np.ravel(step.tolerances[name])[places]
+            pair = step.values[name][:count], step.tolerances[name][:count]
             kept = data.expected[first : first + count], data.allowed[first : first + count]
             if text := _unequal(*kept, *pair, wider):
                 return f"'{name}' {text}"
     return ""
 
 
-def _wanted(plan: Plan, step: Expectation) -> Iterator[tuple[int, str]]:
+def _wanted(plan: Plan) -> Iterator[tuple[int, str]]:
     """What is to be compared: what each call writes, in order, and weights after the last step."""
-    tensors, places = plan.graph.tensors, plan.buffer_of()
+    tensors, places, made = plan.graph.tensors, plan.buffer_of(), plan.graph.producer()
     for number, call in enumerate(plan.calls):
         for name in call.outputs:
-            if name in step.values and tensors[name].element.is_float:
+            if name in made and tensors[name].element.is_float:
                 yield number, name
     for old, new in plan.graph.updates:
         if tensors[old].role == "param" and old in places:

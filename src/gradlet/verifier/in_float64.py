@@ -5,7 +5,7 @@ Values and tolerances come from the reference, so that its own mistakes would be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,50 +23,44 @@ CONSTANTS = 2.0**-22
 """The same, of the largest value: numbers such as 1/3 are in the graph as float32 has them."""
 
 
-def wrong_references(
-    graph: Graph, oracle: Oracle, expected: Sequence[Expectation], chaos: int | None
-) -> list[TensorVerdict]:
-    """Tensors of which the numpy reference is not PyTorch's value, both in float64.
-
-    Tolerances come from the reference: one that is wrong would also be wide, and hide it. So would
-    one that calls a step chaotic which in PyTorch is none: its loss has to be PyTorch's.
+def wrong_references(graph: Graph, oracle: Oracle, first: Expectation) -> list[TensorVerdict]:
+    """Tensors of the first step of which the numpy reference is not PyTorch's value, both in
+    float64. Tolerances come from the reference: one that is wrong would also be wide, and hide it.
     """
-    first = expected[0]
     wanted = {
         name: value
         for name, value in oracle.values.items()
         if name in first.values and name in graph.producer() and name not in oracle.overflows[0]
     }
 
-    def judged(edges: Mapping[str, Array]) -> list[TensorVerdict]:
-        allowed = _in_float64(first, wanted, edges)
+    def judged(names: Collection[str], edges: Mapping[str, Array]) -> list[TensorVerdict]:
+        allowed = ((name, _in_float64(first, name, edges)) for name in names)
         rows = (
-            judge(graph, n, first.values[n], v, allowed[n], "torch", label=f"reference: {n}")
-            for n, v in wanted.items()
+            judge(graph, n, first.values[n], wanted[n], tol, "torch", label=f"reference: {n}")
+            for n, tol in allowed
         )
         return [row for row in rows if not row.passed]
 
-    rows = judged({})
+    rows = judged(wanted, {})
     for rule in (EDGES, MANY_EDGES):
-        rows = judged(decided_otherwise(graph, rule)) if rows else []
-    if chaos is not None:
-        step, loss = expected[chaos], np.asarray([oracle.losses[chaos]])
-        pair = np.asarray([step.loss]), loss, np.asarray([step.loss_tolerance])
-        label = f"reference: loss of step {chaos + 1}"
-        rows.append(judge(graph, graph.loss, *pair, "torch", label=label))
+        names = [row.tensor for row in rows]
+        rows = judged(names, decided_otherwise(graph, names, rule)) if rows else []
     return rows
 
 
-def _in_float64(
-    expected: Expectation, names: Collection[str], edges: Mapping[str, Array]
-) -> dict[str, Array]:
+def wrong_loss(graph: Graph, oracle: Oracle, step: Expectation, index: int) -> TensorVerdict:
+    """A reference that calls a step chaotic which in PyTorch is none hides what is wrong in it: the
+    loss of that step has to be PyTorch's."""
+    values = np.asarray([step.loss]), np.asarray([oracle.losses[index]])
+    allowed, label = np.asarray([step.loss_tolerance]), f"reference: loss of step {index + 1}"
+    return judge(graph, graph.loss, *values, allowed, "torch", label=label, step=index + 1)
+
+
+def _in_float64(expected: Expectation, name: str, edges: Mapping[str, Array]) -> Array:
     """How far two computations in float64 may be apart."""
-    return {
-        name: AGREEMENT * expected.tolerances[name]
-        + CONSTANTS * float(np.abs(expected.values[name]).max(initial=0.0))
-        + edges.get(name, 0.0)
-        for name in names
-    }
+    largest = float(np.abs(expected.values[name]).max(initial=0.0))
+    allowed = AGREEMENT * expected.tolerances[name] + CONSTANTS * largest
+    return allowed + edges[name] if name in edges else allowed
 
 
 def module_by_reference(
@@ -79,10 +73,10 @@ def module_by_reference(
     after = {old: expected.values[new] for old, new in graph.updates}
 
     def judged(edges: Mapping[str, Array]) -> list[TensorVerdict]:
-        allowed = _in_float64(expected, expected.tolerances, edges)
+        allowed = {name: _in_float64(expected, name, edges) for name in expected.tolerances}
         of_loss = AGREEMENT * expected.loss_tolerance + CONSTANTS * abs(expected.loss)
         step = replace(expected, tolerances=allowed, loss_tolerance=of_loss)
-        items = compared(recording, graph, [expected.loss], expected.values, [after], [step])
+        items = compared(recording, graph, 0, expected.loss, expected.values, after, step)
         return [
             judge(
                 graph,
@@ -97,5 +91,5 @@ def module_by_reference(
     rows = judged({})
     for rule in (EDGES, MANY_EDGES):
         if not all(row.passed for row in rows):
-            rows = judged(decided_otherwise(graph, rule))
+            rows = judged(decided_otherwise(graph, [row.tensor for row in rows], rule))
     return rows

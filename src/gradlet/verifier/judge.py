@@ -30,9 +30,12 @@ class TensorVerdict:
     tol: float
     share: float  # of the tolerance that the worst element used
     passed: bool
+    tensor: str = ""  # of the graph, if it has one; not in JSON, nor is the step
+    step: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        value = {key: finite(item) for key, item in asdict(self).items()}
+        hidden = ("tensor", "step")
+        value = {k: finite(item) for k, item in asdict(self).items() if k not in hidden}
         value["pass"] = value.pop("passed")
         return value
 
@@ -46,6 +49,7 @@ def judge(
     oracle: str,
     *,
     label: str = "",
+    step: int = 1,
 ) -> TensorVerdict:
     """One tensor of the graph; '' is one that it should have."""
     element = graph.tensors[tensor].element if tensor else F32
@@ -68,6 +72,8 @@ def judge(
         float(allowed[worst]),
         float(share[worst]),
         bool(share[worst] <= 1.0),
+        tensor,
+        step,
     )
 
 

@@ -68,21 +68,24 @@ class Shipped:
 def check_shipped(project: Project, run: Run) -> Shipped:
     """Compare every build of the project with `run`, of a few steps, watched and with states."""
     train = partial(host.run, project, steps=run.steps)
-    builds = {c.name: train(watch=True, states=True, compiler=c) for c in available()}
-    first = next(iter(builds))
-    on_host = run if run.engine == "host" else builds[first]
-    unlike = {
-        name: f"{found} on the host, as {name} builds it and as {first} does"
-        for name, build in builds.items()
-        if (found := first_difference(on_host, build))
-    }
-    differences = list(unlike.values())
-    bit_identical = {"host": not unlike}
+    first, *others = available()
+    watched = partial(train, watch=True, states=True)
+    built = watched(compiler=first)
+    on_host = run if run.engine == "host" else built
+    differences = []
+    for compiler in (first, *others):  # one at a time: of a large model each takes its memory
+        build = built if compiler is first else watched(compiler=compiler)
+        if found := first_difference(on_host, build):
+            how = f"as {compiler.name} builds it and as {first.name} does"
+            differences.append(f"{found} on the host, {how}")
+    del built, build
+    bit_identical = {"host": not differences}
     if run.engine != "host":
         found = first_difference(run, on_host)
         bit_identical[run.engine] = not found
         if found:
-            differences.append(f"{found} on {run.engine} and on the host, as {first} builds it")
+            how = f"as {first.name} builds it"
+            differences.append(f"{found} on {run.engine} and on the host, {how}")
     if first_difference(on_host, train(between=True)):
         found = first_difference(on_host, train())
         found = f"{found} with and without probes" if found else "predict() changes the training"

@@ -16,21 +16,15 @@ from gradlet.support.progress import counted
 
 @dataclass(frozen=True)
 class Oracle:
-    """PyTorch's values of the first step by graph name, of the weights after each, and losses.
+    """PyTorch's values of the first step by graph name, of the weights after the last, and losses.
 
     overflows names the tensors of each step, in program order, that hold what their type cannot.
     """
 
     values: Mapping[str, Array]
-    weights: tuple[Mapping[str, Array], ...]
+    weights: Mapping[str, Array]
     losses: tuple[float, ...]
     overflows: tuple[tuple[str, ...], ...]
-
-    def first(self, steps: int) -> Oracle:
-        """The first steps alone."""
-        return Oracle(
-            self.values, self.weights[:steps], self.losses[:steps], self.overflows[:steps]
-        )
 
 
 def run_oracle(graph: Graph, steps: int) -> Oracle:
@@ -48,14 +42,16 @@ def run_oracle(graph: Graph, steps: int) -> Oracle:
     trained = {name: data.pop(name) for name in graph.trained}
     batches = {name: tensor(value) for name, value in graph.samples.items()}
     first: dict[str, Array] = {}
-    weights, losses, overflows = [], [], []
+    weights: dict[str, Array] = {}
+    losses, overflows = [], []
     run = space["steps"](trained, data, batches, steps, graph.accumulate)
     for before, gradients, after, loss in counted(run, steps, "steps in PyTorch"):
         losses.append(float(loss))
-        weights.append({name: value.numpy() for name, value in after.items()})
+        weights = {name: value.numpy() for name, value in after.items()}
         values = {name: value.detach().numpy() for name, value in before.items()}
         values |= {grad: gradients[t].numpy() for t, grad in graph.grads if t in gradients}
-        values |= {new: weights[-1][old] for old, new in graph.updates if old in weights[-1]}
+        values |= {new: weights[old] for old, new in graph.updates if old in weights}
         overflows.append(overflowing(graph, values))
         first = first or values
-    return Oracle(first, tuple(weights), tuple(losses), tuple(overflows))
+        del before, gradients, after, values  # before the next step makes its own
+    return Oracle(first, weights, tuple(losses), tuple(overflows))

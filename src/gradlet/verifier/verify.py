@@ -3,7 +3,7 @@ first step, then losses and weights over many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,16 +17,15 @@ from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Graph
 from gradlet.kernels.catalogue import updates
+from gradlet.ops import OPS
 from gradlet.ops.learning.optimizer import hyper_of
-from gradlet.oracle.recording import compared
-from gradlet.oracle.tolerance import CAREFUL, QUICK, Expectation, Rule, expect, first_divergence
-from gradlet.oracle.undetermined import determined, expect_nodes, first_undetermined
+from gradlet.oracle.tolerance import QUICK, first_divergence
 from gradlet.planner.model import Plan
+from gradlet.support.memory import machine_bytes
 from gradlet.verifier import failure
 from gradlet.verifier.blame import edits_blamed
-from gradlet.verifier.golden_data import GoldenData, unlike
-from gradlet.verifier.in_float64 import module_by_reference, wrong_references
-from gradlet.verifier.judge import TensorVerdict, finite, judge
+from gradlet.verifier.findings import Shown, findings_of
+from gradlet.verifier.judge import TensorVerdict, finite
 from gradlet.verifier.shipped import Shipped, check_shipped
 from gradlet.verifier.torch_oracle import Oracle, run_oracle
 
@@ -34,6 +33,8 @@ LARGE_RATE = 2.0**20
 """A power of two: w - rate*g keeps every bit of g that matters, and dividing by it is exact."""
 HEADROOM = 4.0
 """So many times as far must a number be from the largest that a weight can hold."""
+TORCH = 400_000_000
+"""What a process takes that has loaded PyTorch, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -119,18 +120,18 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
     graph = project.plan.graph
     if steps < 1:
         raise GradletError("at least one step is needed to verify anything")
+    _refuse_too_large(graph, steps)
     oracle = run_oracle(graph, steps)
     divergence = first_divergence(graph, oracle.losses, oracle.overflows)
     judged = steps if divergence is None else divergence
     ran = max(1, judged)
-    oracle = oracle.first(ran)
+    oracle = oracle if ran == steps else run_oracle(graph, ran)
     train = _trainer(engine or project.plan.target.engine)
     run = train(project, steps=ran, watch=True, states=True)
     rates = _rates(project, oracle)
-    shown = _Shown(run, _fused_gradients(project, train, rates), rates)
-    findings = _judged(project, shown, oracle, judged, QUICK)
-    if not findings.passed:  # a few draws do not tell; many do
-        findings = _judged(project, shown, oracle, judged, CAREFUL)
+    shown = Shown(run, _fused_gradients(project, train, rates), rates)
+    findings = findings_of(project, shown, oracle, judged)
+    del oracle
     saved = _save_failure(project, findings.rows, shown.tensors)
     shipped = check_shipped(project, run)
     if findings.golden:
@@ -149,70 +150,29 @@ def _compared(project: Project, steps: int, engine: str | None) -> Verdict:
     )
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A run, and the gradients that were recovered from its updates, with the learning rate that
-    each was recovered by."""
-
-    run: Run
-    recovered: Mapping[str, Array]
-    rates: Mapping[str, float]
-
-    @property
-    def tensors(self) -> dict[str, Array]:
-        return {**self.run.tensors, **self.recovered}
+def memory_needed(graph: Graph, steps: int) -> int:
+    """About how many bytes the comparison takes at its peak: of each element that a node makes in
+    the first step its value in float64, here and in PyTorch, how far it moves, how it is rounded,
+    and the program's own value; of each that a step leaves to the next, what the runs side by side
+    and PyTorch have of it, and the program's after each step. A view of values has few of these."""
+    made = {t: OPS[node.op].view for t, node in graph.producer().items() if t in graph.tensors}
+    first = sum((12 if view else 32) * graph.tensors[t].elements for t, view in made.items())
+    lasting = sum(graph.tensors[old].elements for old, _ in graph.updates)
+    others = (QUICK.draws + 2) * 8 if steps > 1 else 8
+    return TORCH + first + lasting * (4 + 8 + others + 4 * steps)
 
 
-@dataclass(frozen=True)
-class _Findings:
-    """What was judged: so many steps, or of the first what can be."""
-
-    steps: int
-    rows: tuple[TensorVerdict, ...]
-    losses: tuple[tuple[float, float, float], ...] = ()
-    chaotic: tuple[int, float] | None = None
-    golden: str = ""  # what is wrong with the golden data
-
-    @property
-    def passed(self) -> bool:
-        """Of something: a verdict on nothing is none."""
-        right = all(row.passed for row in self.rows)
-        return bool(self.rows) and right and all(abs(c - e) <= t for c, e, t in self.losses)
-
-
-def _judged(project: Project, shown: _Shown, oracle: Oracle, steps: int, rule: Rule) -> _Findings:
-    """All tensors and losses of so many steps, or of those before training is chaotic; of none,
-    what the first has before it overflows."""
-    graph, run = project.plan.graph, shown.run
-    expected = expect(graph, len(oracle.losses), rule=rule)
-    chaos = first_undetermined(graph, expected[:steps])
-    chaotic = None if chaos is None else (chaos + 1, expected[chaos].loss_tolerance)
-    doubts = wrong_references(graph, oracle, expected, chaos)
-    first = _with_recovered(graph, expected[0], shown.rates)
-    if chaos == 0:
-        rows = list(_node_by_node(project, shown, oracle, first, rule))
-        rows += module_by_reference(project.recording, graph, first)
-        return _Findings(0, (*_before_overflow(rows, oracle), *doubts), (), chaotic)
-    rows = list(_first_step(project, shown.tensors, oracle, first))
-    if steps == 0:
-        return _Findings(0, (*_before_overflow(rows, oracle), *doubts))
-    steps = steps if chaos is None else chaos
-    expected = [first, *expected[1:steps]]
-    rows += doubts
-    rows += _last_step(graph, run, oracle, expected[-1], steps)
-    for item in compared(project.recording, graph, run.loss, shown.tensors, run.states, expected):
-        label, values = f"module: {item.name}", (item.computed, item.wanted, item.tolerance)
-        rows.append(judge(graph, item.tensor, *values, "module", label=label))
-    triples = zip(run.loss, oracle.losses, expected, strict=False)
-    losses = tuple((loss, wanted, step.loss_tolerance) for loss, wanted, step in triples)
-    data = GoldenData.read((project.folder / DATA).read_text())
-    return _Findings(steps, tuple(rows), losses, chaotic, unlike(project.plan, data, expected))
-
-
-def _before_overflow(rows: Sequence[TensorVerdict], oracle: Oracle) -> Sequence[TensorVerdict]:
-    names = [row.name for row in rows]
-    over = [names.index(name) for name in oracle.overflows[0] if name in names]
-    return rows[: min(over, default=None)]
+def _refuse_too_large(graph: Graph, steps: int) -> None:
+    needed, there = memory_needed(graph, steps), machine_bytes()
+    if there is None or needed <= there:
+        return
+    least = memory_needed(graph, 1)
+    fewer = f"One step (--steps 1) takes {least:,}. " if least < needed else ""
+    raise GradletError(
+        f"verifying {steps} steps of '{graph.name}' takes about {needed:,} bytes of memory, and "
+        f"this machine has {there:,}. {fewer}A project with a smaller batch (--batch), or one that "
+        f"trains less (--update last:N), takes less"
+    )
 
 
 def _trainer(engine: str) -> Callable[..., Run]:
@@ -265,91 +225,6 @@ def _fused_gradients(
                 moved = plan.graph.data[weight].astype(np.float64) - run.states[0][weight]
                 found[gradient] = moved / rate
     return found
-
-
-def _with_recovered(graph: Graph, expected: Expectation, rates: Mapping[str, float]) -> Expectation:
-    """Gradients that were taken from an update are rounded once more by it."""
-    tolerances = dict(expected.tolerances)
-    for weight, name in graph.grads:
-        if name in rates:
-            more = _recovery(graph, weight, rates[name], expected.values[name])
-            tolerances[name] = tolerances[name] + more
-    return replace(expected, tolerances=tolerances)
-
-
-def _recovery(graph: Graph, weight: str, rate: float, value: Array) -> Array:
-    """Of the update's result, by how it is stored."""
-    sizes = np.abs(graph.data[weight]).astype(np.float64) / rate
-    element = graph.tensors[weight].element
-    return 2 * element.unit_roundoff * (np.abs(value) + sizes) + element.smallest / rate
-
-
-def _first_step(
-    project: Project, computed: Mapping[str, Array], oracle: Oracle, expected: Expectation
-) -> Iterator[TensorVerdict]:
-    """Every tensor that the run shows, in program order."""
-    graph = project.plan.graph
-    for node in _program_order(project):
-        for name in graph.producer()[node].outputs if node in graph.producer() else ():
-            if name in computed:
-                source = "torch" if name in oracle.values else "numpy"
-                wanted = oracle.values.get(name, expected.values[name])
-                yield judge(graph, name, computed[name], wanted, expected.tolerances[name], source)
-
-
-def _node_by_node(
-    project: Project, shown: _Shown, oracle: Oracle, expected: Expectation, rule: Rule
-) -> Iterator[TensorVerdict]:
-    """A first step that is chaotic: what float32 determines as ever, all else by what its node
-    makes of what the program itself computed before."""
-    graph = project.plan.graph
-    known = determined(graph, expected)
-    nodes = expect_nodes(graph, shown.run.tensors, rule=rule)
-    weights = {name: weight for weight, name in graph.grads}
-    for row in _first_step(project, shown.tensors, oracle, expected):
-        if row.name in known:
-            yield row
-        elif row.name in nodes:
-            value, allowed = nodes[row.name]
-            if row.name in shown.recovered:
-                rate = shown.rates[row.name]
-                allowed = allowed + _recovery(graph, weights[row.name], rate, value)
-            yield judge(graph, row.name, shown.tensors[row.name], value, allowed, "node")
-
-
-def _program_order(project: Project) -> list[str]:
-    """One output of each node, views after what they show."""
-    graph = project.plan.graph
-    made = [name for call in project.plan.calls for name in call.nodes]
-    position = {name: index for index, name in enumerate(made)}
-    producer = graph.producer()
-    for node in graph.nodes:
-        if node.name not in position:
-            source = producer.get(node.inputs[0])
-            position[node.name] = position[source.name] if source else 0
-    ordered = sorted(graph.nodes, key=lambda node: position[node.name])
-    return [node.outputs[0] for node in ordered]
-
-
-def _last_step(
-    graph: Graph, run: Run, oracle: Oracle, expected: Expectation, steps: int
-) -> list[TensorVerdict]:
-    if steps == 1:
-        return []
-    rows = []
-    for old, new in graph.updates:
-        if old in oracle.weights[-1]:  # weights, and states of the forward pass
-            row = judge(
-                graph,
-                new,
-                run.states[-1][old],
-                oracle.weights[-1][old],
-                expected.tolerances[new],
-                "torch",
-                label=f"{new} after step {steps}",
-            )
-            rows.append(row)
-    return rows
 
 
 def _save_failure(

@@ -14,6 +14,7 @@ from gradlet.frontends.onnx.file import OnnxFile, read_onnx
 from gradlet.frontends.onnx.sizes import Sizes
 from gradlet.frontends.onnx.walk import OnnxImporter
 from gradlet.frontends.passes.canonical import canonical
+from gradlet.frontends.passes.whole_numbers import check_indices
 from gradlet.ir.graph import Array, Graph
 from gradlet.oracle.interpreter import evaluate, wide
 from gradlet.oracle.tolerance import agrees_forward
@@ -114,6 +115,7 @@ def _check_against_file(graph: Graph, file: OnnxFile) -> None:
     exact = dict(start)
     with np.errstate(all="ignore"):
         evaluate(graph, exact, ("forward",))
+        check_indices(graph, exact)
     for name, expected in zip(graph.outputs, _run_file(graph, file), strict=True):
         same = expected.shape == exact[name].shape
         finite = np.isfinite(exact[name])  # a logarithm may well be NaN on a drawn sample

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradlet.errors import GradletError, InternalError
 from gradlet.frontends.calling import Calling
+from gradlet.frontends.passes.whole_numbers import check_indices
 from gradlet.frontends.recording_modes import first_of_equals
 from gradlet.frontends.user_code import FOREIGN, described
 from gradlet.ir.graph import Graph
@@ -57,6 +58,7 @@ def check_against_module(
         values[state][ACTIVE] = 0
     start = dict(values)
     evaluate(graph, values, ("forward",))
+    check_indices(graph, values)
     for name, output in zip(graph.outputs, outputs, strict=True):
         expected = output.detach().numpy()
         if not np.isfinite(expected).all():

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from gradlet.errors import GradletError
+from gradlet.ir.elements import F32
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.cases import Case
-from gradlet.kernels.lab.native import Twins, same_bits
-from gradlet.kernels.lab.program import require_trials
-from gradlet.kernels.lab.runner import Outcome, Trial
-from gradlet.runtime import TRIAL
+from gradlet.kernels.lab.native import NativeReference, same_bits
+from gradlet.kernels.lab.program import require_runner
+from gradlet.kernels.lab.runner import KernelRunner, Outcome
+from gradlet.runtime import KERNEL_RUNNER
 from gradlet.support.cache import scratch_folder
 from gradlet.targets.target import Target
 
@@ -97,7 +98,7 @@ def measure(
     _require_room(case, target)
     far = [operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs]
     known = catalogue.candidates(
-        case.family, case.mode, case.epilogue, case.sizes, target.isa, "f32", streamed=far
+        case.family, case.mode, case.epilogue, case.sizes, target.isa, F32.name, streamed=far
     )
     needed = {kernel: _near_bytes(case, kernel, target) for kernel in known}
     room = target.room(target.memories[0]) - SLACK
@@ -105,15 +106,15 @@ def measure(
     outcomes: dict[Kernel, list[Outcome]] = {kernel: [] for kernel in found}
     for shift in range(alignments):
         progress(f"{case.label}: {len(found)} kernels, alignment {shift + 1} of {alignments}")
-        with Trial(found, target, shift=shift) as trial:
+        with KernelRunner(found, target, shift=shift) as runner:
             for kernel in found:
                 for _ in range(3):  # twice for the caches
-                    last = trial.call(kernel, case.outputs, case.inputs, case.sizes)
+                    last = runner.call(kernel, case.outputs, case.inputs, case.sizes)
                 outcomes[kernel].append(last)
     progress(f"{case.label}: the C of {len(found)} kernels on this machine")
     with scratch_folder() as folder:
-        twins = Twins(found, folder, target.cores)
-        rows = [_row(case, kernel, outcomes[kernel], twins) for kernel in found]
+        natives = NativeReference(found, folder, target.cores)
+        rows = [_row(case, kernel, outcomes[kernel], natives) for kernel in found]
     too_large = tuple((kernel.name, n) for kernel, n in needed.items() if kernel not in found)
     return Report(case, target, tuple(sorted(rows, key=lambda row: row.cycles)), too_large)
 
@@ -126,8 +127,8 @@ def _near_bytes(case: Case, kernel: Kernel, target: Target) -> int:
     return case.bytes - gone + scratch
 
 
-def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], twins: Twins) -> Row:
-    twin = twins.call(kernel, case.outputs, case.inputs, case.sizes)
+def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], natives: NativeReference) -> Row:
+    wanted = natives.call(kernel, case.outputs, case.inputs, case.sizes)
     cycles = [outcome.cycles for outcome in outcomes]
     middle = outcomes[cycles.index(median_low(cycles))]
     causes = {name for stalls in middle.stalls for name in stalls}
@@ -143,13 +144,13 @@ def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], twins: Twins) -> R
         sum(middle.instructions),
         max(middle.instructions),
         {name: round(count / whole, 4) for name, count in spent.items() if count},
-        all(same_bits(outcome.outputs, twin) for outcome in outcomes),
+        all(same_bits(outcome.outputs, wanted) for outcome in outcomes),
         bool((error <= case.tolerance).all()),
     )
 
 
 def _require_room(case: Case, target: Target) -> None:
-    require_trials(target, TRIAL)
+    require_runner(target, KERNEL_RUNNER)
     near = target.memories[0]
     if case.bytes > target.room(near) - SLACK:
         wanted = -(-(case.bytes + near.size - target.room(near) + SLACK) // 1024)

@@ -22,7 +22,7 @@ class Core(ctypes.Structure):
     _fields_ = (("id", ctypes.c_int), ("count", ctypes.c_int))
 
 
-class Twins:
+class NativeReference:
     """Some kernels in one library; `folder` is where it and its sources are put."""
 
     def __init__(self, used: Sequence[Kernel], folder: Path, cores: int) -> None:
@@ -30,7 +30,7 @@ class Twins:
         for kernel in used:
             sources.append(folder / f"{kernel.name}.c")
             sources[-1].write_text(catalogue.render(kernel))
-        library = compiler.build_library(sources, folder / "twins.so", include=includes("host"))
+        library = compiler.build_library(sources, folder / "native.so", include=includes("host"))
         self.library, self.cores = ctypes.CDLL(str(library)), cores
 
     def call(

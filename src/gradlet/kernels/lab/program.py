@@ -11,7 +11,7 @@ from typing import Any
 from gradlet.errors import GradletError
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.runtime import FOLDER, TRIAL, has, includes, port_file, startup
+from gradlet.runtime import FOLDER, KERNEL_RUNNER, has, includes, port_file, startup
 from gradlet.stack_use import reserved_for, stack_need
 from gradlet.support.cache import scratch_folder
 from gradlet.support.compiler import build_program
@@ -23,7 +23,7 @@ L1_STEP = 256
 """The size of L1 is a multiple of this."""
 
 
-def require_trials(target: Target, program: str) -> None:
+def require_runner(target: Target, program: str) -> None:
     """The simulator can measure: it knows the machine, and the port has this main program."""
     if not target.machine:
         raise GradletError(
@@ -67,11 +67,11 @@ def _program(used: Sequence[Kernel], target: Target, shift: int) -> bytes:
         for kernel in used:
             sources.append(folder / f"{kernel.name}.c")
             sources[-1].write_text(_shifted(catalogue.render(kernel), shift))
-        changing = [port_file(target.port, n) for n in (TRIAL, *startup(target.port))]
+        changing = [port_file(target.port, n) for n in (KERNEL_RUNNER, *startup(target.port))]
         defines = [f"GL_CORES={target.cores}"]
         elf = build_program(
             [*changing, *sources],
-            folder / "trial.elf",
+            folder / "runner.elf",
             flags=target.flags,
             script=folder / "link.ld",
             include=[folder, *includes(target.port)],

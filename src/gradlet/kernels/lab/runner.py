@@ -16,14 +16,14 @@ from gradlet.errors import GradletError
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
-from gradlet.kernels.lab.program import program, require_trials, stretched
+from gradlet.kernels.lab.program import program, require_runner, stretched
 from gradlet.ops.base import Size
-from gradlet.runtime import TRIAL
+from gradlet.runtime import KERNEL_RUNNER
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, explain
 from gradlet.sim.binding import STATUS_BREAK, STATUS_DRAIN, STATUS_LIMIT
 from gradlet.targets.target import Target
 
-MILESTONES = ("gl_trial_wait", "gl_trial_go", "gl_trial_end")
+MILESTONES = ("gl_runner_wait", "gl_runner_go", "gl_runner_end")
 ARGUMENTS = 16
 LIMIT = 2_000_000_000
 GUARD = 32
@@ -60,7 +60,7 @@ class Paused:
         self.milestone = 0
         for name in MILESTONES:
             self.machine.break_at(self.place(name))
-        self.reach("gl_trial_wait")
+        self.reach("gl_runner_wait")
 
     def close(self) -> None:
         self.machine.close()
@@ -96,13 +96,13 @@ class Paused:
         return True
 
 
-class Trial(Paused):
+class KernelRunner(Paused):
     """A machine with a program of kernels; `call` runs one of them on all cores."""
 
     def __init__(
         self, used: Sequence[Kernel], target: Target, *, shift: int = 0, sanitize: bool = False
     ) -> None:
-        require_trials(target, TRIAL)
+        require_runner(target, KERNEL_RUNNER)
         super().__init__(program(used, target, shift), target)
         self.sanitize = sanitize
         if sanitize:
@@ -163,7 +163,7 @@ class Trial(Paused):
         stepped = catalogue.families()[kernel.family].stepped
         for step in range(repeat):
             own = [*words, *([step] if stepped else []), at_sizes]
-            self.machine.write(self.place("gl_trial"), np.array(own, np.uint32).tobytes())
+            self.machine.write(self.place("gl_runner"), np.array(own, np.uint32).tobytes())
             outcome = self._run(list(zip(at_outputs, outputs, strict=True)))
         self._withdraw(granted, copied)
         return outcome
@@ -180,12 +180,12 @@ class Trial(Paused):
     def _run(self, results: list[tuple[int, Array | None]]) -> Outcome:
         if self.sanitize:
             self.machine.watch_new_phase()
-        self.reach("gl_trial_go")
+        self.reach("gl_runner_go")
         before = self._counters()
-        self.reach("gl_trial_end")
+        self.reach("gl_runner_end")
         after = self._counters()
-        self.reach("gl_trial_wait")
-        cycles = self.machine.read(self.place("gl_trial") + 4 + 4 * ARGUMENTS, 4 * 16)
+        self.reach("gl_runner_wait")
+        cycles = self.machine.read(self.place("gl_runner") + 4 + 4 * ARGUMENTS, 4 * 16)
         return Outcome(
             tuple(
                 np.frombuffer(self.machine.read(at, v.nbytes), v.dtype).reshape(v.shape).copy()

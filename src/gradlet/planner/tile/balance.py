@@ -1,8 +1,8 @@
 """How evenly the cores share a tile.
 
-They share units of the result: lines, as many at a time as the grain of their axis says, and parts
-of lines where the last axis has a grain. The lines of the last axis but that of the elements are
-neighbours in this order. Dimensions that are no axis are not shared.
+They share units of the result: lines, as many at a time as the register block has along
+their axis, and parts of lines where it is wider than one element. The lines of the last axis but
+that of the elements are neighbours in this order. Dimensions that are no axis are not shared.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Shares:
 
 
 def shares(problem: Problem, tile: Sequence[int]) -> Shares:
-    axes, grains, cores = problem.axes, problem.grains, problem.cores
+    axes, blocks, cores = problem.axes, problem.register_block, problem.cores
     last = len(problem.operands[0].shape) - 1
     dims = {number: span.dim for number, span in problem.operands[0].spans}
-    steps = [-(-size // grain) for size, grain in zip(tile, grains, strict=True)]
+    steps = [-(-size // block) for size, block in zip(tile, blocks, strict=True)]
     lines = [n for n, dim in dims.items() if dim != last or not last]
-    parts = [n for n in dims if n not in lines and grains[n] > 1]
+    parts = [n for n in dims if n not in lines and blocks[n] > 1]
     units = prod(steps[n] for n in (*lines, *parts))
     each = -(-units // cores)
     uneven, runs = each * cores / units, 1
@@ -40,10 +40,10 @@ def shares(problem: Problem, tile: Sequence[int]) -> Shares:
         innermost = max(lines, key=lambda n: dims[n])
         done, size = problem.done[innermost], tile[innermost]
         runs = -(-each // steps[innermost])
-        if grains[innermost] == 1 and done[-1] < len(done) - 1:
+        if blocks[innermost] == 1 and done[-1] < len(done) - 1:
             uneven = _longest(done, size, units, cores) / (done[-1] * units / size)
-    for axis, grain, size in zip(axes, grains, tile, strict=True):
-        uneven *= _padded(size, grain) / _padded(axis.size, grain)
+    for axis, block, size in zip(axes, blocks, tile, strict=True):
+        uneven *= _padded(size, block) / _padded(axis.size, block)
     return Shares(uneven, runs)
 
 
@@ -60,9 +60,9 @@ def work_before(problem: Problem, number: int) -> tuple[float, ...]:
     return tuple(accumulate(lines, initial=0.0))
 
 
-def _padded(size: int, grain: int) -> float:
+def _padded(size: int, block: int) -> float:
     """What is paid for a step, on the average."""
-    return -(-size // grain) * grain / size
+    return -(-size // block) * block / size
 
 
 def _longest(done: Sequence[float], size: int, units: int, cores: int) -> float:

@@ -48,47 +48,56 @@ class CostModel:
         return self.parts(loops).total
 
     def parts(self, loops: Sequence[int]) -> Cycles:
+        """The first regions come in before anything is computed, the last ones go out after."""
         constants, copying = self.constants, self._copying(loops)
-        beside = prod(self.counts) * self._each_tile + constants.call
-        if not self.problem.double_buffered:
-            return Cycles(0.0, 0.0, self._computing + (1 + constants.visible) * copying + beside)
-        ends = sum(copy.both for copy in self._copies)
-        beside += constants.visible * ends
-        if prod(self.counts) == 1:
-            return Cycles(0.0, 0.0, self._computing + copying + beside)
-        return Cycles(self._computing, copying, beside)
+        beside = prod(self.counts) * self._each_tile + constants.call + self.ends
+        if self.problem.double_buffered:
+            return Cycles(self._computing, copying, beside)
+        return Cycles(0.0, 0.0, self._computing + copying + beside)
+
+    @cached_property
+    def ends(self) -> float:
+        """Of the first regions in and the last ones out."""
+        return sum(copy.both for copy in self._copies)
 
     @cached_property
     def _computing(self) -> float:
         problem, constants, cores = self.problem, self.constants, self.problem.cores
-        work = prod(self.counts) * self.busiest
+        tiles = prod(self.counts)
+        work = tiles * self.busiest
         if not work:
             each = constants.word_of_macs if problem.macs else constants.word
             work = problem.macs * constants.mac + problem.words * each
             work *= self._shares.uneven / cores
+            if problem.macs:
+                work += tiles * (constants.mac_start + constants.run * self._shares.runs)
         sums = prod(n for n, axis in zip(self.counts, problem.axes, strict=True) if axis.reduction)
         again = (sums - 1) * prod(problem.operands[0].shape)
         return work + again * constants.add / cores
 
     def _copying(self, loops: Sequence[int]) -> float:
-        """Of all regions; one that no loop further inside moves stays where it is. Both directions
-        go on side by side, but to the farthest memory there is one way for both."""
+        """Of all regions but the first in and the last out; one that no loop further inside moves
+        stays where it is. The two directions go on side by side, but to the farthest memory there
+        is one way for both."""
         inward = outward = farthest = 0.0
+        far_in = far_out = 0
         for copy in self._copies:
             operand, places = copy.operand, copy.operand.moves(loops)
-            times = prod(self.counts[n] for n in loops[: places[-1] + 1]) if places else 1
-            inward += times * copy.cycles * operand.load
-            outward += times * copy.cycles * operand.store
-            farthest += times * copy.both * operand.farthest
+            again = prod(self.counts[n] for n in loops[: places[-1] + 1]) - 1 if places else 0
+            inward += again * copy.cycles * operand.load
+            outward += again * copy.cycles * operand.store
+            farthest += again * copy.both * operand.farthest
+            far_in += again * copy.bytes * (operand.farthest and operand.load)
+            far_out += again * copy.bytes * (operand.farthest and operand.store)
         less, more = sorted((inward, outward))
+        farthest += self.constants.farthest_turn * min(far_in, far_out)
         return max(more + self.constants.both * less, farthest)
 
     @property
     def _each_tile(self) -> float:
         """Of a tile besides computing."""
-        constants, planes = self.constants, max((c.planes for c in self._copies), default=1)
-        run = constants.run * self._shares.runs
-        return constants.tile + run + constants.command * (planes - 1)
+        planes = max((copy.planes for copy in self._copies), default=1)
+        return self.constants.tile + self.constants.command * (planes - 1)
 
     @cached_property
     def _copies(self) -> list[_Copy]:
@@ -109,7 +118,8 @@ class CostModel:
             if operand.farthest
             else (constants.far_byte, constants.far_line)
         )
-        return _Copy(operand, elements * operand.item * byte + line * lines, planes)
+        size = elements * operand.item
+        return _Copy(operand, size, size * byte + line * lines, planes)
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ class _Copy:
     """Of a region: cycles one way, and the planes of lines that it is made of."""
 
     operand: Operand
+    bytes: int
     cycles: float
     planes: int
 

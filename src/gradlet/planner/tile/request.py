@@ -10,8 +10,8 @@ from gradlet.kernels.catalogue import (
     Kernel,
     cost_matters,
     families,
-    grain,
     modelled_cost,
+    register_block,
     scratch_bytes,
     variant_of,
 )
@@ -165,7 +165,7 @@ class Problems:
             )
         return Problem(
             axes,
-            tuple(grain(call.kernel, axis.name, call.sizes) for axis in axes),
+            tuple(register_block(call.kernel, axis.name, call.sizes) for axis in axes),
             present,
             call.macs,
             self.target.cores,

@@ -61,7 +61,7 @@ class Operand:
 @dataclass(frozen=True)
 class Problem:
     axes: tuple[Axis, ...]
-    grains: tuple[int, ...]  # steps along each axis that fast kernels take at a time
+    register_block: tuple[int, ...]  # steps along each axis that fast kernels take at a time
     operands: tuple[Operand, ...]
     macs: int
     cores: int
@@ -249,9 +249,10 @@ def _estimated(problem: Problem, tile: tuple[int, ...]) -> Candidate:
         moves = any(counts[n] > 1 for n, _ in operand.spans)
         used += stages(operand, moves, problem.double_buffered) * stage_size(extent, operand.item)
     best: Candidate | None = None
+    beside = used * problem.constants.room + model.ends * problem.constants.visible
     for order in permutations(free) if len(free) <= 3 else [tuple(free)]:
         loops = (*order, *summed)
-        cost = model.cycles(loops) + used * problem.constants.room
+        cost = model.cycles(loops) + beside
         if best is None or cost < best.cost:
             best = Candidate(tile, loops, used, wrong, cost)
     assert best is not None

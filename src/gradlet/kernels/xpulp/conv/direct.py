@@ -1,4 +1,5 @@
-"""Direct convolution, for outputs and gradients of inputs: 2 channels x up to 8 pixels of a row.
+"""Direct convolution, for outputs and gradients of inputs, in register blocks of 2 channels x up to
+8 pixels of a row.
 
 A block keeps its sums and 2 x kernel weights in registers and streams each input once into all taps
 that it meets; what lies outside of the image is left out, so there is one function for each width

@@ -219,7 +219,7 @@ def cost(
     whole, left = divmod(quads, cores)
     last = 1 / max(1, cores // left) if left else 0.0  # of the lines of a quad, at least
     busiest = (whole + last) * lines * line + (whole + (left > 0)) * packing
-    return float(busiest / phases)
+    return float(constants.im2col_start + busiest / phases)
 
 
 def _taps(taps: int, given: int, constants: Cost) -> tuple[float, float]:

@@ -161,7 +161,8 @@ def cost(
     last = 1 / max(1, cores // left) if left else 0.0  # of the lines of a unit, at least
     busy = (5 * lines + 4 * -(-lines // BLOCKS[0])) / 6
     besides = (whole + (left > 0)) * (edge + constants.sliding_unit)
-    return float((whole + last) * busy * line / phases + besides)
+    products = (whole + last) * busy * line / phases
+    return float(constants.sliding_start + products + besides)
 
 
 def _padding(sizes: Mapping[str, Any]) -> float:

@@ -20,14 +20,16 @@ def cost(
     channels = sizes["batch"] * sizes["in_channels"]
     strips = -(-width // WIDEST)
     own, rows = -(-channels // cores), height
+    begun = constants.depthwise_strip + constants.depthwise_sum * (strips - 1)
     if not mode.startswith("weight_grad"):
         own, rows = _shared(channels, height, cores)
+        begun = constants.depthwise_strip * strips
     given = width * sizes["stride_w"] + 2 * strips
     instructions = constants.depthwise_instruction * (TAPS * width + given + width)
     row = instructions + constants.depthwise_row * strips
     even = strips == 1 and channels % cores == 0
     start = constants.depthwise_even if even else constants.depthwise_uneven
-    return float(own * (rows * row + constants.depthwise_strip * strips) + start)
+    return float(own * (rows * row + begun) + start)
 
 
 def _shared(channels: int, height: int, cores: int) -> tuple[int, int]:

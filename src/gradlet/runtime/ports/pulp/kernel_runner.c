@@ -1,4 +1,4 @@
-/* Calls one kernel after the other, for a machine that stops the cores at gl_trial_wait: there it
+/* Calls one kernel after the other, for a machine that stops the cores at gl_runner_wait: there it
  * says which function comes next, and with what. The arguments are in their registers before the
  * clock runs, as a network has them among its constants. */
 #include "gl_port.h"
@@ -8,16 +8,16 @@
 
 typedef struct {
     uint32_t function, arguments[ARGUMENTS], cycles[MOST_CORES];
-} trial;
+} runner;
 
-trial gl_trial GL_IN(L1, bss);
+runner gl_runner GL_IN(L1, bss);
 
-void gl_trial_wait(void);
+void gl_runner_wait(void);
 
-__attribute__((noinline)) void gl_trial_wait(void) { __asm__ volatile("" ::: "memory"); }
+__attribute__((noinline)) void gl_runner_wait(void) { __asm__ volatile("" ::: "memory"); }
 
 /* Cycles from one barrier, through function(id, cores, arguments...), to past the next. */
-__attribute__((naked, noinline, used)) static uint32_t timed_call(int id, int cores, const trial *job)
+__attribute__((naked, noinline, used)) static uint32_t timed_call(int id, int cores, const runner *job)
 {
     __asm__ volatile(
         "addi sp, sp, -64\n"
@@ -34,11 +34,11 @@ __attribute__((naked, noinline, used)) static uint32_t timed_call(int id, int co
         "li s1, 0x1020421c\n"
         ".balign 16\n"
         ".insn i 0x03, 6, t0, 0(s1)\n"
-        ".globl gl_trial_go\n gl_trial_go:\n"
+        ".globl gl_runner_go\n gl_runner_go:\n"
         "csrr s2, mcycle\n"
         "jalr s0\n"
         ".insn i 0x03, 6, t0, 0(s1)\n"
-        ".globl gl_trial_end\n gl_trial_end:\n"
+        ".globl gl_runner_end\n gl_runner_end:\n"
         "csrr a0, mcycle\n"
         "sub a0, a0, s2\n"
         "lw ra, 60(sp)\n lw s0, 56(sp)\n lw s1, 52(sp)\n lw s2, 48(sp)\n"
@@ -50,8 +50,8 @@ int main(void)
 {
     const int id = gl_core_id();
     for (;;) {
-        gl_trial_wait();
+        gl_runner_wait();
         gl_barrier();
-        gl_trial.cycles[id] = timed_call(id, GL_CORES, &gl_trial);
+        gl_runner.cycles[id] = timed_call(id, GL_CORES, &gl_runner);
     }
 }
