@@ -57,6 +57,7 @@ def assert_passes(project: Project, steps: int = 5) -> Any:
     return verdict
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_verifies(name: str, tmp_path: Path) -> None:
     project = gradlet.build(f"zoo:{name}", tmp_path / "p", target="host")
@@ -84,7 +85,7 @@ SEES_ONE_TIME = {"gru_in_reverse": {"gru.weight_hh_l0_reverse"}}
 """Weights of a state that is 0: of the way back, the last output has seen one time only."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_parameter_of_a_model_learns(name: str) -> None:
     """A gradient that is 0 shows nothing of the rules that lead to it."""
@@ -97,7 +98,7 @@ def test_every_parameter_of_a_model_learns(name: str) -> None:
     assert idle == SEES_ONE_TIME.get(name, set())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_model_verifies(name: str, tmp_path: Path) -> None:
     loss = "mse" if name in ("tied", "single_neuron") else "cross_entropy"
