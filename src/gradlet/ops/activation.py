@@ -7,7 +7,7 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs, Site
 from gradlet.ops.base import register
 from gradlet.ops.emitter import Emitter, Gradients, Names
-from gradlet.ops.importer import Call, Importer, from_onnx, from_torch, toml_as_it_is
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import Pointwise
 
 
@@ -48,4 +48,6 @@ def _relu(imp: Importer, call: Call) -> str:
     return imp.add("relu", [imp.tensor(call.args[0])])
 
 
-toml_as_it_is("relu")
+@from_toml("relu")
+def _toml_relu(imp: Importer, call: Call) -> str:
+    return imp.add("relu", call.args)

@@ -11,7 +11,7 @@ from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Arrays, Lowering, register
 from gradlet.ops.emitter import Emitter, Gradients, Names
-from gradlet.ops.importer import Call, Importer, from_onnx, from_torch, toml_as_it_is
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.lib.pointwise import Broadcast
 
 
@@ -222,4 +222,6 @@ def _onnx_binary(imp: Importer, call: Call) -> str:
     return imp.add("trunc", [y]) if whole else y
 
 
-toml_as_it_is("add", "sub", "mul", "div", "maximum", "minimum")
+@from_toml("add", "sub", "mul", "div", "maximum", "minimum")
+def _toml_binary(imp: Importer, call: Call) -> str:
+    return imp.add(call.target, call.args)

@@ -129,8 +129,3 @@ def from_onnx(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
 
 def from_toml(*targets: str) -> Callable[[FromFrontEnd], FromFrontEnd]:
     return _spelled(TOML, targets)
-
-
-def toml_as_it_is(*targets: str) -> None:
-    """Layers of a TOML file with the name and the operands of an op, and nothing else to say."""
-    from_toml(*targets)(lambda imp, call: imp.add(call.target, call.args))

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from gradlet.ops.elementwise import affine
-from gradlet.ops.importer import Call, Importer, from_onnx, from_torch, toml_as_it_is
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.map import Function, define
 
 ANGLES = (
@@ -42,7 +42,9 @@ def _onnx_angle(imp: Importer, call: Call) -> str:
     return _made(imp, call.target.lower(), imp.tensor(call.args[0]))
 
 
-toml_as_it_is(*(row.name for row in ANGLES))
+@from_toml(*(row.name for row in ANGLES))
+def _toml_angle(imp: Importer, call: Call) -> str:
+    return imp.add(call.target, call.args)
 
 
 def _made(imp: Importer, name: str, x: str) -> str:

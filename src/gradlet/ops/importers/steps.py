@@ -8,7 +8,7 @@ import numpy as np
 
 from gradlet.ir.graph import Array
 from gradlet.ops.elementwise import affine
-from gradlet.ops.importer import Call, Importer, from_onnx, from_torch, toml_as_it_is
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.map import Function, define
 
 STEPS = {
@@ -53,7 +53,9 @@ def _onnx_step(imp: Importer, call: Call) -> str:
     return imp.add(call.target.lower(), [imp.tensor(call.args[0])])
 
 
-toml_as_it_is(*STEPS)
+@from_toml(*STEPS)
+def _toml_step(imp: Importer, call: Call) -> str:
+    return imp.add(call.target, call.args)
 
 
 @from_torch("aten.frac.default")

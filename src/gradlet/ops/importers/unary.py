@@ -8,7 +8,7 @@ import numpy as np
 
 from gradlet.ir.graph import Attrs
 from gradlet.ops.elementwise import affine
-from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch, toml_as_it_is
+from gradlet.ops.importer import Call, Importer, from_onnx, from_toml, from_torch
 from gradlet.ops.map import FUNCTIONS
 
 SELU = (1.6732632423543772, 1.0507009873554805)  # alpha and scale, as both front ends have them
@@ -42,7 +42,9 @@ def _onnx_plain(imp: Importer, call: Call) -> str:
     return imp.add(call.target.lower(), [imp.tensor(call.args[0])])
 
 
-toml_as_it_is(*_PLAIN, "gelu", "gelu_tanh")
+@from_toml(*_PLAIN, "gelu", "gelu_tanh")
+def _toml_plain(imp: Importer, call: Call) -> str:
+    return imp.add(call.target, call.args)
 
 
 @from_toml("relu6", "leaky_relu", "elu", "softplus", "hardsigmoid", "pow")
