@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -160,3 +161,19 @@ def test_the_tolerance_is_no_blank_cheque() -> None:
     off = replace(case, expected=case.expected + 1e-3)
     assert float(np.max(case.tolerance)) < 1e-3
     assert not bench.measure(off, target.load("pulp-open"), alignments=1).passed
+
+
+def test_a_model_that_takes_too_long_has_a_row_that_says_so(tmp_path: Path) -> None:
+    """The commands of bench/tool_speed.py end with all that they have started."""
+    script = Path(__file__).parent.parent / "bench" / "tool_speed.py"
+    code = (
+        f"import sys, json; sys.path.insert(0, {str(script.parent)!r}); import tool_speed;"
+        f"from pathlib import Path; folder = Path({str(tmp_path)!r});"
+        "print(json.dumps(tool_speed.measure('dense', folder, 0.5)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    row = json.loads(done.stdout)
+    assert row["outcome"] == "stopped in build (cold) after 0 s"
+    assert "build_status" not in row

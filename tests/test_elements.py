@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gradlet
 from gradlet.api import plan
@@ -67,9 +68,30 @@ def network(dtype: str, *, narrow_input: bool, scale: float = 1.0) -> Graph:
     )
 
 
+def narrowed(graph: Graph, dtype: str) -> Graph:
+    """A captured model with all its numbers of a type, but for what comes in and what goes out."""
+    builder = GraphBuilder(graph.name)
+    names: dict[str, str] = {}
+    for tensor in graph.tensors.values():
+        if tensor.role == "input":
+            x = builder.external(tensor.name, tensor.shape, "input")
+            names[tensor.name] = builder.add(f"to_{dtype}", [x])
+        elif tensor.name in graph.data:
+            kind = dtype if tensor.element.is_float else tensor.dtype
+            value = graph.data[tensor.name]
+            names[tensor.name] = builder.value(tensor.name, value, tensor.role, kind)
+    for node in graph.nodes:
+        made = builder.add_many(node.op, [names[n] for n in node.inputs], node.attrs)
+        names |= dict(zip(node.outputs, made, strict=True))
+    result = builder.add("to_f32", [names[graph.outputs[0]]])
+    parts = dict(builder.tensors), tuple(builder.nodes), graph.inputs, (result,)
+    return Graph(graph.name, *parts, dict(builder.data), graph.samples)
+
+
 def trained(graph: Graph, **settings: Any) -> Graph:
     shape = graph.tensors[graph.outputs[0]].shape
-    wanted = np.random.default_rng(4).standard_normal((2, *shape)).astype(np.float32)
+    count = len(next(iter(graph.samples.values())))
+    wanted = np.random.default_rng(4).standard_normal((count, *shape)).astype(np.float32)
     made = train(graph, replace(Recipe(loss="mse", lr=0.02), **settings), wanted)
     check_graph(made)
     return made
@@ -94,6 +116,24 @@ def test_narrow_elements_train_and_verify(
     weights = sum(graph.tensors[name].elements for name in graph.trained)
     assert sum(graph.tensors[name].bytes for name in graph.trained) == 2 * weights
     verdict = gradlet.verify(built, steps=3)
+    assert verdict.passed, verdict.to_json()
+    assert verdict.bit_identical == {"host": True, "sim": True}
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_captured_network_in_a_narrow_type(tmp_path: Path, dtype: str) -> None:
+    """Convolutions, a norm and activations of PyTorch, in tiles, with momentum."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        *(torch.nn.Conv2d(3, 7, 3, padding=1), torch.nn.ReLU()),
+        *(torch.nn.Conv2d(7, 14, 3, stride=2, groups=7), torch.nn.GELU()),
+        *(torch.nn.Flatten(), torch.nn.LayerNorm(14 * 25), torch.nn.Linear(14 * 25, 5)),
+    )
+    captured = gradlet.capture(module, torch.randn(2, 3, 11, 11))
+    graph = trained(narrowed(captured.graph, dtype), momentum=0.9, lr=1e-3)
+    built = project(graph, tmp_path / "narrow", L1="20k")
+    assert built.plan.tilings
+    verdict = gradlet.verify(built, steps=2)
     assert verdict.passed, verdict.to_json()
     assert verdict.bit_identical == {"host": True, "sim": True}
 
@@ -138,8 +178,6 @@ def converts(function: Any, to: Array, given: Array) -> None:
 def test_c_and_python_convert_alike(tmp_path: Path, element: Element) -> None:
     """Every pattern of 16 bits, and numbers of all sizes with those between two neighbours, beside
     what PyTorch makes of them."""
-    import torch
-
     name, kind = element.c, {"f16": torch.float16, "bf16": torch.bfloat16}[element.name]
     source = tmp_path / "convert.c"
     source.write_text(

@@ -96,7 +96,7 @@ def kernels(dtype: str = F32.name) -> Iterator[Kernel]:
             for variant in entry.variants:
                 if variant.modes and mode.name not in variant.modes:
                     continue
-                if not variant.takes(ELEMENTS[dtype]):
+                if not variant.takes(ELEMENTS[dtype]) or (dtype != F32.name and mode.typed):
                     continue
                 for epilogue in filter(variant.stores, ("", *mode.epilogues)):
                     yield Kernel(entry.name, mode.name, epilogue, variant.name, dtype)

@@ -64,6 +64,11 @@ class Mode:
     epilogues: tuple[str, ...]
     register_block: Mapping[str, str]
 
+    @property
+    def typed(self) -> bool:
+        """Whether every operand has a type of its own, so that the kernel's means nothing."""
+        return all(operand.dtype for operand in (*self.outputs, *self.inputs))
+
 
 MUST, MAY = "must", "may"
 ANY, NARROW = "any", "narrow"

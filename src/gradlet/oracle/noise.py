@@ -36,10 +36,11 @@ def disturbed(result: Array, seed: int, amplitude: float, spread: Array) -> Arra
     if sizes.size != given.size:
         sizes = np.ascontiguousarray(np.broadcast_to(sizes, made.shape))
     mixed = 0x9E3779B97F4A7C15 * (seed + 1) % 2**64
-    if library() is None:
+    found = library()
+    if found is None:
         _disturb(made.reshape(-1), given.reshape(-1), sizes.reshape(-1), amplitude, mixed)
     else:
-        at, native = library()
+        at, native = found
         pointers = at("double[]", made), at("double[]", given), at("float[]", sizes)
         native.disturb(*pointers, given.size, amplitude, mixed)
     return made

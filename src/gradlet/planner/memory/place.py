@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from operator import itemgetter
 
 import numpy as np
 
@@ -136,19 +137,28 @@ def _fit(
     """Put each request into the tightest gap among those already placed that it meets in time.
     Without offsets, if that takes more than the most that is wanted. The first so many are the
     same as in another fit, and so are their places."""
-    offsets: dict[str, int] = {}
-    top = 0
-    placed = _Few() if len(order) <= FEW else _Many(len(order))
-    for count, request in enumerate(order):
-        known = like if count < same else None
-        offset = known.offsets[request.name] if known else placed.offset(request)
+    before = order[:same] if like else []
+    offsets = {request.name: like.offsets[request.name] for request in before} if like else {}
+    top = max((offsets[r.name] + r.bytes for r in before), default=0)
+    placed: _Few | _Many = _Few() if len(order) <= FEW else _Many(len(order))
+    placed.fill([(offsets[r.name], _aligned(offsets[r.name] + r.bytes, align), r) for r in before])
+    for request in order[len(before) :]:
+        offset = placed.offset(request)
         offsets[request.name] = offset
         end = offset + request.bytes
         top = max(top, end)
         if top > most:
             return _Fit({}, top)
-        placed.put(offset, -(-end // align) * align, request)
+        placed.put(offset, _aligned(end, align), request)
     return _Fit(offsets, top)
+
+
+def _aligned(end: int, align: int) -> int:
+    return -(-end // align) * align
+
+
+Placed = tuple[int, int, Request]
+"""Offset, aligned end."""
 
 
 class _Few:
@@ -157,6 +167,11 @@ class _Few:
     def __init__(self) -> None:
         self.items: list[tuple[int, int, int, int]] = []  # offset, aligned end, first, last
         self.offsets: list[int] = []
+
+    def fill(self, placed: Sequence[Placed]) -> None:
+        """The first ones, in their order."""
+        for item in placed:
+            self.put(*item)
 
     def offset(self, request: Request) -> int:
         least, found, above = -1, -1, 0
@@ -182,6 +197,12 @@ class _Many:
     def __init__(self, most: int) -> None:
         self.count = 0
         self.placed: Array = np.zeros((4, most), np.int64)  # offset, aligned end, first, last
+
+    def fill(self, placed: Sequence[Placed]) -> None:
+        self.count = len(placed)
+        if placed:
+            rows = sorted(((at, end, r.first, r.last) for at, end, r in placed), key=itemgetter(0))
+            self.placed[:, : self.count] = np.array(rows).T
 
     def offset(self, request: Request) -> int:
         starts, ends, firsts, lasts = self.placed[:, : self.count]
