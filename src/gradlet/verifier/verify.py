@@ -154,12 +154,14 @@ def memory_needed(graph: Graph, steps: int) -> int:
     """About how many bytes the comparison takes at its peak: of each element that a node makes in
     the first step its value in float64, here and in PyTorch, how far it moves, how it is rounded,
     and the program's own value; of each that a step leaves to the next, what the runs side by side
-    and PyTorch have of it, and the program's after each step. A view of values has few of these."""
+    and PyTorch have of it, and the program's after each step. A view of values has few of these.
+    What becomes of the largest tensor on the way to its verdict is eight more of its size."""
     made = {t: OPS[node.op].view for t, node in graph.producer().items() if t in graph.tensors}
     first = sum((12 if view else 32) * graph.tensors[t].elements for t, view in made.items())
+    largest = 64 * max((graph.tensors[t].elements for t in made), default=0)
     lasting = sum(graph.tensors[old].elements for old, _ in graph.updates)
     others = (QUICK.draws + 2) * 8 if steps > 1 else 8
-    return TORCH + first + lasting * (4 + 8 + others + 4 * steps)
+    return TORCH + first + largest + lasting * (4 + 8 + others + 4 * steps)
 
 
 def _refuse_too_large(graph: Graph, steps: int) -> None:

@@ -113,13 +113,13 @@ def _run_once(
     module = copied(module)
     before = {path: buffer.clone() for path, buffer in module.named_buffers()}
 
-    def run(unknown: Sequence[Any]) -> tuple[Any, list[Number]]:
+    def run(unknown: Sequence[Any] | None) -> tuple[Any, list[Number]]:
         return noted(lambda: call.run(module, examples), unknown)
 
     try:
         with require_torch().enable_grad():
             with own.noted(module):
-                result, numbers = run(())
+                result, numbers = run(None)
             if numbers:
                 changed = [b for path, b in module.named_buffers() if _differ(b, before.get(path))]
                 unknown = (*examples, *module.parameters(), *changed)
