@@ -19,21 +19,21 @@ class Cost:
     call: float = 1000.0
     tile: float = 400.0  # barriers, the next views
     add: float = 14.0  # of a core, per element and further tile of a sum
-    room: float = 1 / 32  # of a byte of L1 that another call could use
+    room: float = 1 / 32  # of a byte of L1 that a whole tensor could have
     # of copies
     far_byte: float = 1 / 8  # to or from the memory behind L1
     far_line: float = 3.0  # of consecutive bytes, besides these
     farthest_byte: float = 1 / 2  # to or from the memory behind that
     farthest_line: float = 100.0
     farthest_turn: float = 0.5  # of a byte in one direction while the other is as busy
-    both: float = 1.0  # of a cycle in one direction while the other is as busy
-    command: float = 50.0  # of a core, for a plane of a region: each is a command of its own
-    visible: float = 3.0  # of a cycle of copying that no computing hides
+    both: float = 0.2  # of a cycle in one direction while the other is as busy
+    command: float = 25.0  # of a core, for a plane of a region: each is a command of its own
+    visible: float = 2.0  # of a cycle of copying that only the call before could hide
     # of kernels that have no model of their own: cycles of a core
-    mac: float = 1 / 0.55
-    mac_start: float = 1000.0  # of a tile, where something is multiplied: code is cold
+    mac: float = 1.82
+    mac_start: float = 755.0  # of a tile, where something is multiplied: code is cold
     run: float = 100.0  # likewise, where lines of the result begin that are not neighbours
-    word: float = 4.0  # of an operand, where nothing is multiplied
+    word: float = 1.2  # of an operand, where nothing is multiplied
     word_of_macs: float = 0.8  # of an operand, else
     # of products of matrices (kernels/xpulp/gemm/gemm.py)
     gemm_instruction: float = 0.58 / 0.55
@@ -42,8 +42,8 @@ class Cost:
     gemm_uneven: float = 2000.0  # likewise, where the cut is looked for
     # of products with a vector, and of two (gemm/gemv.py, gemm/outer.py)
     vector_start: float = 500.0
-    vector_mac: float = 1 / 0.55
-    outer_mac: float = 1 / 0.55
+    vector_mac: float = 1.0
+    outer_mac: float = 2.0
     # of convolutions with one tap and strides (conv/strided.py)
     strided_instruction: float = 0.58 / 0.55
     strided_block: float = 60 * 0.58 / 0.55
