@@ -3,8 +3,8 @@
 Schedules of many calls are measured on the simulator (cost_samples.py), a part of the calls is held
 out, and the constants are moved downhill on a loss over the others: the error of what is predicted,
 near the best schedules above all, and the cycles of the schedule that would be chosen over those of
-the best that was measured. What the planner chooses with the fitted
-constants is measured as well. They begin as in targets/cost.py.
+the best that was measured. They begin as in targets/cost.py. What the planner chooses with the
+fitted constants is measured as well.
 
 Rows: of the constants as they are in the target and as they are fitted, over the calls that were
 fitted to and those held out, the median error of prediction, and the cycles of the schedule that is
