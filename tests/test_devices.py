@@ -107,7 +107,7 @@ def test_a_memory_that_is_too_small_names_what_is_enough(tmp_path: Path) -> None
 def test_what_it_has_not_is_refused(project: Project, tmp_path: Path) -> None:
     with pytest.raises(GradletError, match="has no memory L1; it has RAM"):
         gradlet.build("zoo:tutorial-cnn", tmp_path / "p", target=NAME, memories={"L1": "64k"})
-    with pytest.raises(GradletError, match=r"its port has no tiles_trial\.c"):
+    with pytest.raises(GradletError, match=r"its port has no tile_runner\.c"):
         tune(project.plan)
     with pytest.raises(GradletError, match="the engine sim can run it"):
         gradlet.run(project, engine="gvsoc")

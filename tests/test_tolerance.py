@@ -180,8 +180,9 @@ def test_a_result_that_is_0_up_to_rounding_is_captured(norm: type[nn.Module]) ->
 
 def test_a_wrong_result_near_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool takes the largest instead of the mean."""
-    wrong = TORCH["aten.adaptive_max_pool2d.default"]
-    monkeypatch.setitem(TORCH, "aten.adaptive_avg_pool2d.default", lambda i, c: wrong(i, c)[0])
+    largest, mean = (f"aten.adaptive_{op}_pool2d.default" for op in ("max", "avg"))
+    wrong = TORCH[largest]
+    monkeypatch.setitem(TORCH, mean, lambda imp, call: wrong(imp, replace(call, target=largest))[0])
     module = nn.Sequential(nn.InstanceNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(GradletError, match="does not compute what the module computes"):
         gradlet.capture(module, (torch.randn(2, 3, 12, 12),))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradlet.errors import GradletError, InternalError
-from gradlet.ir.elements import ELEMENTS
+from gradlet.ir.elements import ELEMENTS, F32
 from gradlet.ir.graph import EXTERNAL_ROLES, OWN_SPACE, PHASES, ROLES, Array, Graph, Node, Tensor
 from gradlet.ops import OPS
 
@@ -90,7 +90,8 @@ def _shapes(graph: Graph, node: Node) -> Iterator[str]:
 
 def _is_held(tensor: Tensor, value: Array) -> bool:
     """Whether memory holds these values as they are."""
-    return not tensor.element.accumulate or np.array_equal(tensor.element.rounded(value), value)
+    element = ELEMENTS.get(tensor.dtype, F32)  # an unknown one is a fault of its own
+    return not element.accumulate or np.array_equal(element.rounded(value), value)
 
 
 def _ties(graph: Graph) -> Iterator[str]:
