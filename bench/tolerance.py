@@ -26,7 +26,8 @@ from gradlet.api import training_graph
 from gradlet.codegen.oracle import oracle_source
 from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Recipe
-from gradlet.oracle.tolerance import CAREFUL, GOLDEN, QUICK, Expectation, Rule, expect
+from gradlet.oracle.scatter import CAREFUL, GOLDEN, QUICK, Rule
+from gradlet.oracle.tolerance import Expectation, expect
 
 RULES = {"quick": QUICK, "careful": CAREFUL, "golden": GOLDEN}
 FACTORS = (1e-3, 1e-4, 1e-5)

@@ -22,7 +22,7 @@ from gradlet.ops.base import Lowering, Size, ints
 from gradlet.ops.learning.optimizer import update_op
 from gradlet.ops.lib.tiling import regions
 from gradlet.oracle.interpreter import _spread, run_reference
-from gradlet.oracle.tolerance import MARGIN
+from gradlet.oracle.scatter import MARGIN
 from tests.cases import CASES, Case, random_cases
 from tests.helpers import op_training_graph, tile_operands
 

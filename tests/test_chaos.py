@@ -20,7 +20,8 @@ from gradlet.ops.base import Op
 from gradlet.ops.emitter import Emitter
 from gradlet.ops.importer import TORCH
 from gradlet.oracle.interpreter import before_last_micro_batch, run_reference
-from gradlet.oracle.tolerance import CAREFUL, QUICK, expect
+from gradlet.oracle.scatter import CAREFUL, QUICK
+from gradlet.oracle.tolerance import expect
 from gradlet.oracle.undetermined import determined, expect_nodes, first_undetermined
 
 

@@ -25,15 +25,8 @@ from gradlet.ops.emitter import Emitter
 from gradlet.ops.importer import TORCH
 from gradlet.ops.map import FUNCTIONS, Function
 from gradlet.oracle.interpreter import Disturbance, Watch, run_reference
-from gradlet.oracle.tolerance import (
-    CAREFUL,
-    QUICK,
-    Scatter,
-    expect,
-    expect_in_turn,
-    normal_bound,
-    student_bound,
-)
+from gradlet.oracle.scatter import CAREFUL, QUICK, Scatter, normal_bound, student_bound
+from gradlet.oracle.tolerance import expect, expect_in_turn
 from gradlet.verifier import findings
 from gradlet.verifier.judge import TensorVerdict, judge
 from tests.test_project import cc, run

@@ -17,7 +17,7 @@ from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops import OPS
 from gradlet.ops.conv import MAP, conv_sizes
 from gradlet.ops.learning.optimizer import update_op
-from gradlet.oracle.tolerance import MARGIN
+from gradlet.oracle.scatter import MARGIN
 from tests.xpulp.support import NativeReference, cluster, same_bits
 
 HYPER = {

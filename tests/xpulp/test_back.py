@@ -13,7 +13,7 @@ from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import KernelRunner
-from gradlet.oracle.tolerance import MARGIN
+from gradlet.oracle.scatter import MARGIN
 from tests.xpulp.support import NativeReference, cluster, same_bits
 
 USED = [kernel for kernel in catalogue.kernels() if kernel.family == "back"]

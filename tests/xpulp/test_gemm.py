@@ -16,7 +16,7 @@ from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import KernelRunner
-from gradlet.oracle.tolerance import MARGIN
+from gradlet.oracle.scatter import MARGIN
 from tests.xpulp.support import NativeReference, cluster, same_bits
 
 VARIANTS = [v for v in catalogue.families()["gemm"].variants if v.isa == "xpulp"]

@@ -12,7 +12,8 @@ import numpy as np
 from gradlet.errors import GradletError
 from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array
-from gradlet.oracle.tolerance import GOLDEN, Expectation, expect, first_divergence
+from gradlet.oracle.scatter import GOLDEN
+from gradlet.oracle.tolerance import Expectation, expect, first_divergence
 from gradlet.oracle.undetermined import determined, first_undetermined
 from gradlet.planner.model import Plan
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from gradlet.ir.graph import Array, Graph
 from gradlet.oracle.interpreter import Spread, before_last_micro_batch, evaluate, wide
-from gradlet.oracle.tolerance import Expectation, Rule, Scatter
+from gradlet.oracle.scatter import Rule, Scatter
+from gradlet.oracle.tolerance import Expectation
 
 UNDETERMINED = 0.1
 """Of the values: where float32 may be off by more, it does not determine them. A choice; what is

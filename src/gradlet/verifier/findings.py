@@ -16,7 +16,8 @@ from gradlet.engines.golden import DATA
 from gradlet.engines.model import Run
 from gradlet.ir.graph import Array, Graph
 from gradlet.oracle.recording import compared
-from gradlet.oracle.tolerance import CAREFUL, QUICK, Expectation, Rule, expect, expect_in_turn
+from gradlet.oracle.scatter import CAREFUL, QUICK, Rule
+from gradlet.oracle.tolerance import Expectation, expect, expect_in_turn
 from gradlet.oracle.undetermined import determined, expect_nodes, is_undetermined
 from gradlet.verifier.golden_data import GoldenData, sampled, shared_steps, unlike
 from gradlet.verifier.in_float64 import module_by_reference, wrong_loss, wrong_references

@@ -18,7 +18,8 @@ from gradlet.codegen.golden import AT_END, NOT_COMPARED, PER_TENSOR, STEPS, look
 from gradlet.codegen.names import literal
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array
-from gradlet.oracle.tolerance import GOLDEN, Expectation, expect
+from gradlet.oracle.scatter import GOLDEN
+from gradlet.oracle.tolerance import Expectation, expect
 from gradlet.oracle.undetermined import first_undetermined
 from gradlet.planner.model import Plan
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from gradlet.ir.graph import Array, Graph
 from gradlet.oracle.recording import Recording, compared
-from gradlet.oracle.tolerance import EDGES, MANY_EDGES, Expectation, decided_otherwise
+from gradlet.oracle.scatter import EDGES, MANY_EDGES
+from gradlet.oracle.tolerance import Expectation, decided_otherwise
 from gradlet.verifier.judge import TensorVerdict, judge
 from gradlet.verifier.torch_oracle import Oracle
 

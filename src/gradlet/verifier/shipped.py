@@ -20,7 +20,8 @@ from gradlet.engines.host import set_values
 from gradlet.engines.model import Run
 from gradlet.ir.graph import Array
 from gradlet.ops.dropout import dropout_state
-from gradlet.oracle.tolerance import CAREFUL, expect
+from gradlet.oracle.scatter import CAREFUL
+from gradlet.oracle.tolerance import expect
 from gradlet.support.compiler import Compiler, available, default
 from gradlet.verifier.golden_data import GoldenData, spoiled
 

@@ -19,7 +19,8 @@ from gradlet.ir.graph import Array, Graph
 from gradlet.kernels.catalogue import updates
 from gradlet.ops import OPS
 from gradlet.ops.learning.optimizer import hyper_of
-from gradlet.oracle.tolerance import QUICK, first_divergence
+from gradlet.oracle.scatter import QUICK
+from gradlet.oracle.tolerance import first_divergence
 from gradlet.planner.model import Plan
 from gradlet.support.memory import machine_bytes
 from gradlet.verifier import failure

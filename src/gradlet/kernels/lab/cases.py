@@ -19,7 +19,7 @@ from gradlet.ops.conv import conv_sizes
 from gradlet.ops.learning.optimizer import update_op
 from gradlet.ops.lib.channels import LAYOUTS as MAPS
 from gradlet.ops.lib.channels import channels_last
-from gradlet.oracle.tolerance import MARGIN
+from gradlet.oracle.scatter import MARGIN
 
 STEPS = ("forward", "weight_grad", "input_grad")
 LAYOUTS = ("nn", "nt", "tn")
