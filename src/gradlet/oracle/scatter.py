@@ -1,4 +1,4 @@
-"""How disturbed runs scatter around the exact one, and what a correct program may be off by that."""
+"""How disturbed runs scatter around the exact one, and how far a correct program may be off."""
 
 from __future__ import annotations
 
