@@ -102,6 +102,7 @@ def project(graph: Graph, folder: Path, target: str = "pulp-open", **sizes: str)
     return emit(found, folder, Recording(absent="there is no module"))
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("narrow_input", [False, True], ids=["cast", "narrow"])
 @pytest.mark.parametrize("sizes", [{}, {"L1": "16k"}], ids=["whole", "tiles"])
@@ -120,6 +121,7 @@ def test_narrow_elements_train_and_verify(
     assert verdict.bit_identical == {"host": True, "sim": True}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_a_captured_network_in_a_narrow_type(tmp_path: Path, dtype: str) -> None:
     """Convolutions, a norm and activations of PyTorch, in tiles, with momentum."""

@@ -57,7 +57,7 @@ def assert_passes(project: Project, steps: int = 5) -> Any:
     return verdict
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_verifies(name: str, tmp_path: Path) -> None:
     project = gradlet.build(f"zoo:{name}", tmp_path / "p", target="host")

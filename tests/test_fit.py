@@ -89,6 +89,7 @@ def test_both_together_if_neither_is_enough() -> None:
     assert found
 
 
+@pytest.mark.thorough
 def test_a_larger_memory_is_large_enough_and_no_larger() -> None:
     for target, memory in (("host", "RAM"), ("pulp-open", "L2")):
         wish = request("4k" if target == "host" else "140k", optimizer="adam")
@@ -129,6 +130,7 @@ net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Adapti
 """
 
 
+@pytest.mark.thorough
 def test_a_smaller_input_where_the_command_line_names_it(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     build = ("build", "net.py:net", "-o", "d", "--target", "host")

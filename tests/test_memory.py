@@ -160,6 +160,7 @@ def test_names_are_escaped_in_the_picture() -> None:
     ET.fromstring(report.svg())
 
 
+@pytest.mark.thorough
 def test_command(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     options = ("--update", "last:1", "--batch", "2", "--csv", "m.csv", "--svg", "m.svg")

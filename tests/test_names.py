@@ -150,6 +150,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.thorough
 def test_parameters_may_have_our_names(ours: list[str], tmp_path: Path) -> None:
     """All at once, in the model from which the names were taken: `p` and `x` are there again."""
     module = with_inputs(["x"])(["p", *ours])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gradlet.ops import ONNX, TOML, TORCH
 from tests import support
 
@@ -11,6 +13,7 @@ def test_the_page_is_up_to_date() -> None:
     assert support.PAGE.read_text() == support.page(), hint
 
 
+@pytest.mark.thorough
 def test_the_page_is_made_of_facts() -> None:
     facts = support.facts()
     assert facts["conv2d"].gradients == {"x", "w", "b"}

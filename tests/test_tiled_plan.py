@@ -324,6 +324,7 @@ SIZES = ("32k", "64k", "128k")
 TWICE = ("mobilenet-v1-025",)  # needs an L3, or trains a few layers
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", [name for name in zoo.models() if name not in TWICE])
 def test_no_level_is_exceeded_and_the_bound_is_near(name: str) -> None:
     for size in SIZES:

@@ -163,6 +163,7 @@ def test_interrupted_work_goes_on(small: Plan, tmp_path: Path) -> None:
     assert rest.plan == whole.plan
 
 
+@pytest.mark.thorough
 def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
     target = load_target("pulp-open", sizes={"L1": "16k"})
     layer, shape = {"out": 8, "kernel": 3, "padding": 1}, [6, 16, 16]
@@ -174,6 +175,7 @@ def test_exhaustive_finds_nothing_worse(tmp_path: Path) -> None:
     assert every.ranked[0][1] >= 0.9 * quick.ranked[0][1]
 
 
+@pytest.mark.thorough
 def test_giving_up_changes_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all candidates those that are stopped are slower than the limit, and nothing else."""
     layer = {"out": 4, "kernel": 3, "padding": 1}
@@ -262,6 +264,7 @@ def scheduler(folder: Path) -> Iterator[str]:
             process.wait(timeout=30)
 
 
+@pytest.mark.thorough
 def test_a_scheduler_in_another_process(small: Plan, tmp_path: Path) -> None:
     gradlet.emit(small, tmp_path / "p")
     with scheduler(tmp_path) as address:
@@ -280,7 +283,10 @@ def test_a_scheduler_in_another_process(small: Plan, tmp_path: Path) -> None:
         (["tune", "nowhere"], "is not a Gradlet project"),
         (["tune", "zoo:ds-cnn"], "gradlet build zoo:ds-cnn -o DIR"),
         (["tune", "p", "--keep", "0"], "at least one candidate"),
-        (["tune", "p", "--dask", "tcp://127.0.0.1:1"], "no Dask scheduler"),
+        pytest.param(
+            *(["tune", "p", "--dask", "tcp://127.0.0.1:1"], "no Dask scheduler"),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_mistakes_get_one_message(
@@ -316,6 +322,7 @@ def test_a_project_all_in_l1(tmp_path: Path) -> None:
     assert all(node.override is None or node.override.split == () for node in found.nodes)
 
 
+@pytest.mark.thorough
 def test_a_second_tune_is_an_answer_from_memory(
     small: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +369,7 @@ def test_one_program_has_all_that_is_called(
     assert built.call_count == 1
 
 
+@pytest.mark.thorough
 def test_a_whole_step_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the simulator is another."""
     monkeypatch.setenv("GRADLET_CACHE", str(tmp_path / "cache"))

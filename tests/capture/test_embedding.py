@@ -130,6 +130,7 @@ out = 3
 """
 
 
+@pytest.mark.thorough
 def test_toml(tmp_path: Path) -> None:
     path = tmp_path / "net.toml"
     path.write_text(TOML)

@@ -114,7 +114,7 @@ def test_without_a_batch() -> None:
     assert_module_gradients(whole, (torch.randn(2, 4, 5, 6),))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("target", ["host", "pulp-open"])
 def test_in_c(target: str, tmp_path: Path) -> None:
     torch.manual_seed(5)

@@ -26,7 +26,7 @@ SIZES: dict[str, dict[str, Any]] = {
 CASES = [(name, cores) for name in zoo.models() for cores in CORES.get(name, (1, 2, 4, 8))]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("name", "cores"), CASES)
 def test_zoo(name: str, cores: int, tmp_path: Path) -> None:
     graph = zoo_graph(name)
@@ -39,7 +39,7 @@ def test_zoo(name: str, cores: int, tmp_path: Path) -> None:
     assert same_bits(device, reference)
 
 
-@pytest.mark.drawn(10)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_layers_of_every_kind(name: str, tmp_path: Path) -> None:
     project = device_project(model_graph(name), tmp_path / "p", cores=3)

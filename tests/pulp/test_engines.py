@@ -101,6 +101,7 @@ def test_the_nearest_memory_that_is_large_enough(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_what_is_touched_most_lies_near(tmp_path: Path) -> None:
     """Between all in L1 and all in L2: the same results, and cycles that grow as L1 shrinks."""
     graph, runs = model_graph("lenet"), []
@@ -220,6 +221,7 @@ def test_a_program_that_is_too_large(tmp_path: Path) -> None:
         device.build_golden(project, tmp_path / "golden.elf")
 
 
+@pytest.mark.thorough
 def test_code_is_counted_where_memory_is_short(tmp_path: Path) -> None:
     """The data fit beside what the target sets aside for code, but the program needs more."""
     memories = {"L2": "549k"}

@@ -94,6 +94,7 @@ def test_what_it_cannot_run(project: Project, tmp_path: Path) -> None:
             gvsoc.run(other, gvsoc=broken)
 
 
+@pytest.mark.thorough
 def test_more_steps_than_the_program_has_samples(tmp_path: Path) -> None:
     project = device_project(zoo_graph("resnet8"), tmp_path / "p")
     with pytest.raises(GradletError, match=r"5 samples, enough for 5 steps; 6 were asked for"):

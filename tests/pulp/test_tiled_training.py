@@ -22,7 +22,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
 def test_parts_of_a_model(update: str, tmp_path: Path) -> None:
     graph = model_graph("lenet", update=update, momentum=0.9)

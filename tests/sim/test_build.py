@@ -49,6 +49,7 @@ def test_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(tmp_path.iterdir()) == {first, first.with_name(f"{first.name}.sha256")}
 
 
+@pytest.mark.thorough
 def test_several_processes_at_once(tmp_path: Path, program: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "GRADLET_CACHE": str(tmp_path)}
     processes = [
