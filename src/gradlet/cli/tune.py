@@ -138,7 +138,7 @@ def show(value: dict[str, Any]) -> None:
         f"{value['seconds']:.1f} s"
     )
     if value["model_error"] is not None:
-        print(f"the planner's own judgement is {100 * value['model_error']:.0f} % off (median)")
+        print(f"the planner's cost model is {100 * value['model_error']:.0f} % off (median)")
 
 
 def _show_project(value: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Which candidates of a call are measured, and which of them is taken.
 
-The judgement of the planner ranks all. Its own schedule is measured first, then the best of every
+The cost model of the planner ranks all. Its own schedule is measured first, then the best of every
 kind and the best of the rest, then, in some rounds, neighbours of the quickest: by turns of
-some and of the very best, so that no direction is forgotten that the judgement thinks little of. An
+some and of the very best, so that no direction is forgotten that the model thinks little of. An
 exhaustive search measures all. A candidate that turns out to be slower than the best known before,
 and by more than a little, is not measured to its end.
 """
@@ -39,7 +39,7 @@ LEADERS = 3
 PORTION = 32
 """An exhaustive search measures so many of the best estimated first, for a good limit."""
 DOUBTED = 2.0
-"""So many times its judgement is expected of what is like nothing that was measured."""
+"""So many times its estimate is expected of what is like nothing that was measured."""
 TRIES = 8
 """So many candidates are looked at for one that a kernel can do."""
 
@@ -205,7 +205,7 @@ class Search:
         return sorted(expected, key=lambda override: (expected[override], str(override)))
 
     def _expected(self, overrides: Iterable[ScheduleOverride]) -> dict[ScheduleOverride, float]:
-        """The judgement, set right by what was measured of those that are most alike."""
+        """The estimate, set right by what was measured of those that are most alike."""
         ratios: dict[object, list[float]] = {}
         for override, cycles in self.cycles.items():
             if cycles and override in self.estimated:

@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Tuned:
-    """evaluations: simulated; cache_hits: known before. model_error: of the planner's judgement,
+    """evaluations: simulated; cache_hits: known before. model_error: of the planner's cost model,
     the median deviation from what was measured, after scaling by the median ratio. measured: the
     cycles of all candidates of each node that fit."""
 

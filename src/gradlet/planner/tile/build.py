@@ -34,8 +34,8 @@ DEARER = 2  # as much may be paid for tiles that the faster kernel takes
 
 
 class Tiler:
-    """Chooses how calls run: as is wished for, where that is known and fits, else by its own
-    judgement."""
+    """Chooses how calls run: by an override, where there is one and it fits, else by the cost
+    model."""
 
     def __init__(
         self,
