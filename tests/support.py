@@ -68,7 +68,7 @@ def _note_gradients(fact: Facts, graph: Graph, site: Site) -> None:
     grads = [builder.external(f"d_{t.name}", t.shape, "gradient", t.dtype) for t in site.outs]
     before = len(builder.nodes)
     if type(op).vjp is not Op.vjp:
-        fact.gradients.update(op.vjp(_BackwardEmitter(builder), site, grads, wanted))
+        fact.gradients.update(op.vjp(_BackwardEmitter(builder, {}), site, grads, wanted))
     fact.by.update(node.op for node in builder.nodes[before:])
 
 

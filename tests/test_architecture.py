@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,66 @@ def test_the_onnx_oracle_uses_nothing_of_capture() -> None:
 def test_files_stay_short() -> None:
     for path in tracked("*.py", "*.c", "*.h", "*.j2"):
         assert len(path.read_text().splitlines()) <= 450, path
+
+
+def complexity(node: ast.AST) -> int:
+    """Cyclomatic complexity as radon counts it: every way on, boolean operators and the parts of
+    comprehensions included; a function inside counts for itself."""
+    match node:
+        case ast.Assert():
+            return 1
+        case ast.If() | ast.IfExp() | ast.ExceptHandler():
+            own = 1
+        case ast.For() | ast.While() | ast.AsyncFor():
+            own = 1 + bool(node.orelse)
+        case ast.BoolOp():
+            own = len(node.values) - 1
+        case ast.comprehension():
+            own = 1 + len(node.ifs)
+        case ast.match_case():
+            own = not (isinstance(node.pattern, ast.MatchAs) and node.pattern.pattern is None)
+        case ast.Try():
+            own = bool(node.orelse)
+        case ast.FunctionDef():
+            return 0
+        case _:
+            own = 0
+    return own + sum(map(complexity, ast.iter_child_nodes(node)))
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{path.relative_to(SOURCE)}: {node.name}", node
+
+
+def test_functions_fit_a_screen() -> None:
+    lengths = {name: (node.end_lineno or 0) - node.lineno + 1 for name, node in functions()}
+    assert [name for name, lines in lengths.items() if lines > 60] == []
+
+
+def test_functions_are_simple() -> None:
+    counts = {name: 1 + sum(map(complexity, node.body)) for name, node in functions()}
+    assert [name for name, count in counts.items() if count > 20] == []
+
+
+def test_complexity_counts_every_way_on() -> None:
+    text = """
+if a and b or not a:
+    c = [x for x in a if x]
+for n in b:
+    assert n or a
+else:
+    match a:
+        case 1:
+            c = lambda: 0
+        case _:
+            c = b if a else 0
+def f(a):
+    return a or 0
+"""
+    assert complexity(ast.parse(text)) == 10
 
 
 def test_the_repository_speaks_of_the_project_alone() -> None:

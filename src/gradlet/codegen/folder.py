@@ -136,13 +136,7 @@ def replaceable(folder: Path, names: Iterable[str] = (), *, force: bool = False)
             f"'{folder}' has files in it and is not a Gradlet project ({there.fault}); nothing "
             "was written. Name an empty or new folder"
         )
-    found = {name: digest(folder, name) for name in (*names, MANIFEST)}
-    obstacles = {n: f for n, f in found.items() if f in (NOT_A_FILE, THROUGH_A_LINK)}
-    if obstacles:
-        raise GradletError(
-            f"in '{folder}' there is something else where files of the project belong: "
-            f"{listing(obstacles)}; nothing was written. Move it away, or name another folder"
-        )
+    found = _found(folder, names)
     known = {n for n, was in there.actual.items() if was == there.recorded[n]}
     known |= {MANIFEST} if there.ours and not there.fault else set()
     foreign = [name for name, was in found.items() if was and name not in known]
@@ -157,6 +151,18 @@ def replaceable(folder: Path, names: Iterable[str] = (), *, force: bool = False)
     listed = {n: was for n, was in there.actual.items() if trusted or n in known}
     old = {**listed, **found}
     return {n: was for n, was in old.items() if was and was not in (NOT_A_FILE, THROUGH_A_LINK)}
+
+
+def _found(folder: Path, names: Iterable[str]) -> dict[str, str | None]:
+    """The hashes of what stands where files of a project belong; raises where it is no file."""
+    found = {name: digest(folder, name) for name in (*names, MANIFEST)}
+    obstacles = [n for n, was in found.items() if was in (NOT_A_FILE, THROUGH_A_LINK)]
+    if obstacles:
+        raise GradletError(
+            f"in '{folder}' there is something else where files of the project belong: "
+            f"{listing(obstacles)}; nothing was written. Move it away, or name another folder"
+        )
+    return found
 
 
 def listing(names: Iterable[str]) -> str:

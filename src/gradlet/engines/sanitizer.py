@@ -8,7 +8,7 @@ DMA transfers have a map of their own, in which nothing is allowed unless it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -129,16 +129,11 @@ class Sanitizer:
             return
         inputs = [self.span(name) for name in call.inputs if name]
         outputs = [self.span(name) for name in call.outputs if name]
-        scratch = [self.span(call.scratch)] if call.scratch else []
-        self.granted = [*outputs, *scratch, *inputs, *self.loss]
-        for span in [*inputs, *self.loss]:
-            self._grant(span, write=False, initialised=None)
-        for span in outputs:
-            replaces = self.plan.buffer_of()[span.name].kind != "arena"
-            stays = replaces or any(span.meets(other) for other in inputs)
-            self._grant(span, write=True, initialised=None if stays else False)
-        for span in scratch:
-            self._grant(span, write=True, initialised=False)
+        stays = {
+            span: self.plan.buffer_of()[span.name].kind != "arena" or any(map(span.meets, inputs))
+            for span in outputs
+        }
+        self._grant_operands(inputs, stays, scratch_stays=False)
 
     def _open_fetches(self, call: Call) -> None:
         """The kernel itself may copy some of what it reads into its scratch."""
@@ -184,26 +179,37 @@ class Sanitizer:
         away = begun and entry.first and not self.call.tiling.double_buffered
         self.new_phase(2 if away else 1)  # before regions go out and in, and behind that
         fresh = entry.first and starts
-        inputs: list[tuple[Span, Placement]] = []
-        outputs: list[tuple[Span, Placement]] = []
+        inputs: list[Span] = []
+        outputs: list[tuple[Span, bool]] = []  # and whether it is of a tensor that is updated
         for position, placement in enumerate(entry.placements):
             if placement is None or placement.view.fetched:
                 continue
             if placement.view.once and not starts:
                 continue
-            partial_sum = position >= len(self.call.operands)
-            written = position < len(self.call.outputs) or partial_sum
-            (outputs if written else inputs).append((self._region(placement), placement))
-        scratch = [self.span(self.call.scratch)] if self.call.scratch else []
-        self.granted = [*(s for s, _ in outputs), *scratch, *(s for s, _ in inputs), *self.loss]
-        for span in [*(s for s, _ in inputs), *self.loss]:
+            span = self._region(placement)
+            if len(self.call.outputs) <= position < len(self.call.operands):
+                inputs.append(span)
+            else:  # partial sums lie behind the operands
+                tensor = placement.view.tensor
+                outputs.append((span, self.call.updates and tensor in self.call.outputs))
+        stays = {
+            span: updated or not fresh or any(span.meets(other) for other in inputs)
+            for span, updated in outputs
+        }
+        self._grant_operands(inputs, stays, scratch_stays=not entry.first)
+
+    def _grant_operands(
+        self, inputs: Sequence[Span], outputs: Mapping[Span, bool], *, scratch_stays: bool
+    ) -> None:
+        """Opens what a kernel may touch. What of its outputs and its scratch does not stay has to
+        be written before it is read."""
+        assert self.call is not None
+        scratch = {self.span(self.call.scratch): scratch_stays} if self.call.scratch else {}
+        self.granted = [*outputs, *scratch, *inputs, *self.loss]
+        for span in (*inputs, *self.loss):
             self._grant(span, write=False, initialised=None)
-        for span, placement in outputs:
-            kept = placement.view.tensor in self.call.outputs and self.call.updates
-            stays = kept or not fresh or any(span.meets(other) for other, _ in inputs)
+        for span, stays in (*outputs.items(), *scratch.items()):
             self._grant(span, write=True, initialised=None if stays else False)
-        for span in scratch:
-            self._grant(span, write=True, initialised=False if entry.first else None)
 
     def _region(self, placement: Placement) -> Span:
         """Where the cores find a region: in its stage, or at its place in the tensor."""

@@ -31,26 +31,20 @@ def loaded(path: Path) -> dict[str, Array]:
 def with_data(captured: Captured, arrays: Mapping[str, Array], path: str) -> Captured:
     """Replace inputs and targets by the user's own, where there are some."""
     graph = captured.graph
-    alone = bool(arrays) and all(map(_is_target, arrays)) and captured.module is None
-    # what is taken whole may stay as it is
-    kept = [n for n in graph.whole if not {f"input.{graph.own_name(n)}", n} & arrays.keys()]
-    names = [] if alone else [name for name in graph.inputs if name not in kept]
-    given = {name: arrays[_key(graph, name, arrays, path)] for name in names}
+    wanted = {key: value for key, value in arrays.items() if _is_target(key)}
+    targets_alone = bool(arrays) and len(wanted) == len(arrays) and captured.module is None
+    given = {} if targets_alone else _given_inputs(graph, arrays, path)
+    samples = {name: _user_samples(graph, name, value, path) for name, value in given.items()}
+    targets = {
+        key.removeprefix(OF_TARGET): user_targets(value, graph.batch, f"'{path}': '{key}'")
+        for key, value in wanted.items()
+    }
     counts = {
         graph.own_name(name): len(values)
         for name, values in given.items()
         if values.ndim and name not in graph.whole
     }
-    samples = {name: _user_samples(graph, name, given[name], path) for name in names}
-    targets, size = captured.targets, graph.batch
-    wanted = {key: value for key, value in arrays.items() if _is_target(key)}
     counts |= {key: len(value) if value.ndim else 0 for key, value in wanted.items()}
-    found = {
-        key.removeprefix(OF_TARGET): user_targets(value, size, f"'{path}': '{key}'")
-        for key, value in wanted.items()
-    }
-    if found:
-        targets = found["targets"] if list(wanted) == ["targets"] else found
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
         raise GradletError(
@@ -58,7 +52,17 @@ def with_data(captured: Captured, arrays: Mapping[str, Array], path: str) -> Cap
         )
     graph = replace(graph, samples=with_whole({**graph.samples, **samples}, graph.whole))
     check_indices(graph)
-    return replace(captured, graph=graph, targets=targets)
+    if not targets:
+        return replace(captured, graph=graph)
+    one = list(wanted) == ["targets"]
+    return replace(captured, graph=graph, targets=targets["targets"] if one else targets)
+
+
+def _given_inputs(graph: Graph, arrays: Mapping[str, Array], path: str) -> dict[str, Array]:
+    """The array of each input; one that is taken whole may stay as it is."""
+    kept = {n for n in graph.whole if not {f"input.{graph.own_name(n)}", n} & arrays.keys()}
+    names = [name for name in graph.inputs if name not in kept]
+    return {name: arrays[_key(graph, name, arrays, path)] for name in names}
 
 
 def with_whole(samples: Mapping[str, Array], whole: Collection[str]) -> dict[str, Array]:

@@ -25,6 +25,13 @@ from gradlet.ops.lib.tiling import Region, tile_shape
 from gradlet.ops.shape import reshaped
 
 METHODS = ("nearest", "linear", "corners", "mean")
+UNROUNDED = Rule.rounding
+PLAIN = {
+    ("nearest", "asymmetric", "floor"): "nearest",
+    ("linear", "half_pixel", UNROUNDED): "linear",
+    ("linear", "align_corners", UNROUNDED): "corners",
+}
+"""The rules (mode, place, rounding) that have a kernel of their own."""
 
 
 def _matrix(method: str, size: int, result: int) -> Array:
@@ -194,29 +201,28 @@ def _torch_upsample(imp: Importer, call: Call) -> str:
     size, scales = call.args[1], call.args[-1]
     shape = imp.shape(x)[2:]
     result = [int(n) for n in size] if size else _scaled(shape, scales)
-    scales = scales or [m / n for n, m in zip(shape, result, strict=True)]
     corners = "nearest" not in call.target and bool(call.args[2])
-    antialias = "_aa." in call.target
-    if antialias and corners:
+    if "_aa." in call.target and corners:
         raise imp.unsupported("antialiasing with align_corners=True")
-    known = not (antialias or "exact" in call.target or "cubic" in call.target)
-    if known and (size or corners or _whole(shape, result, scales)):
-        linear = "corners" if corners else "linear"
-        return _resampled(imp, x, result, linear if "linear" in call.target else "nearest")
-    place = "align_corners" if corners else "half_pixel"
-    rule = Rule("cubic" if "cubic" in call.target else "linear", place)
-    if antialias:  # Pillow's rules, whose cubic curve is another one
-        rule = replace(rule, cubic=-0.5, antialias=True, exclude_outside=True)
-    if "nearest" in call.target:
-        exact = "exact" in call.target
-        rule = Rule(
-            "nearest",
-            "half_pixel" if exact else "asymmetric",
-            "round_prefer_ceil" if exact else "floor",
-        )
-    if corners:  # the scale that is given plays no part
+    rule = _torch_rule(call.target, corners)
+    method = PLAIN.get((rule.mode, rule.place, rule.rounding))
+    if method and not rule.antialias and (size or corners or _whole(shape, result, scales)):
+        return _resampled(imp, x, result, method)
+    if corners or not scales:  # a scale that is given plays no part
         scales = [m / n for n, m in zip(shape, result, strict=True)]
     return resized(imp, x, rule, (*imp.shape(x)[:2], *result), (1.0, 1.0, *scales))
+
+
+def _torch_rule(target: str, corners: bool) -> Rule:
+    if "_nearest_exact" in target:
+        return Rule("nearest", "half_pixel", "round_prefer_ceil")
+    if "nearest" in target:
+        return Rule("nearest", "asymmetric", "floor")
+    place = "align_corners" if corners else "half_pixel"
+    rule = Rule("cubic" if "cubic" in target else "linear", place)
+    if "_aa." in target:  # Pillow's rules, whose cubic curve is another one
+        rule = replace(rule, cubic=-0.5, antialias=True, exclude_outside=True)
+    return rule
 
 
 @from_onnx("Resize")
@@ -227,12 +233,9 @@ def _onnx_resize(imp: Importer, call: Call) -> str:
     place = call.attrs.get("coordinate_transformation_mode", "half_pixel")
     rounding = call.attrs.get("nearest_mode", "round_prefer_floor")
     wanted, scales = _onnx_sizes(imp, call, shape)
-    method = {
-        ("nearest", "asymmetric"): "nearest" if rounding == "floor" else "",
-        ("linear", "half_pixel"): "linear",
-        ("linear", "pytorch_half_pixel"): "linear",
-        ("linear", "align_corners"): "corners",
-    }.get((mode, place), "")
+    method = PLAIN.get(
+        (mode, place.removeprefix("pytorch_"), rounding if mode == "nearest" else UNROUNDED)
+    )
     if place == "tf_crop_and_resize":
         raise imp.unsupported("Resize of a region of interest (tf_crop_and_resize)")
     if place == "pytorch_half_pixel" and 1 in wanted[2:]:

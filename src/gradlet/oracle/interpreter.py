@@ -166,17 +166,24 @@ def evaluate(
             spread.update(_spread(site, operands, results))
         for tensor, result in zip(site.outs, results, strict=True):
             name = tensor.name
-            rounded = seed is not None and not op.exact and result.dtype.kind == "f"
-            if rounded and not (name in wholes and all(map(_whole, operands))):
-                if tensor.element.accumulate and amplitude >= 1:
-                    result = np.where(spread[name] > 0, tensor.element.rounded(result), result)
-                result = disturbed(result, seed or 0, amplitude, spread[name])
+            exact = op.exact or result.dtype.kind != "f"
+            if seed is not None and not (exact or (name in wholes and all(map(_whole, operands)))):
+                result = _with_rounding(tensor.element, result, seed, amplitude, spread[name])
             values[name] = result
             if watch:
                 watch.seen(name, result)
         del operands, results, result
         for name in ends.get(site.node.name, ()):
             values.pop(name, None)
+
+
+def _with_rounding(
+    element: Element, result: Array, seed: int, amplitude: float, spread: Array
+) -> Array:
+    """A result as a machine might have it: of the type it is stored in, and disturbed."""
+    if element.accumulate and amplitude >= 1:
+        result = np.where(spread > 0, element.rounded(result), result)
+    return disturbed(result, seed, amplitude, spread)
 
 
 def wide(value: Array) -> Array:

@@ -101,12 +101,7 @@ def _decode_register_move(adds: int, rd: int, rs: int) -> Step:
 
 
 def _decode_word(word: int, at: int) -> Step:
-    rd, code, rs, immediate = (
-        word >> 7 & 31,
-        word >> 12 & 7,
-        word >> 15 & 31,
-        _signed(word >> 20, 12),
-    )
+    rd, code, rs = word >> 7 & 31, word >> 12 & 7, word >> 15 & 31
     match word & 127:
         case 0x37:  # lui
             return Step(4, rd=rd, number=word & ~4095)
@@ -115,29 +110,42 @@ def _decode_word(word: int, at: int) -> Step:
         case 0x6F:  # jal
             return Step(4, "call" if rd else "jump", rd=rd, target=at + _gathered(word, JUMP))
         case 0x67:  # jalr
-            return Step(4, "call" if rd else "jump", rd=rd, rs=rs, number=immediate)
+            kind = "call" if rd else "jump"
+            return Step(4, kind, rd=rd, rs=rs, number=_signed(word >> 20, 12))
         case 0x63:
             return Step(4, "branch", target=at + _gathered(word, BRANCH))
-        case 0x13 if rs == SP and code == 7:  # andi
-            return Step(4, "alloca", rd=rd)
-        case 0x33 if rs == SP and code == 0 and word >> 25 == 0x20:  # sub
-            return Step(4, "alloca", rd=rd)
-        case 0x13:  # addi and others
-            return Step(4, rd=rd, rs=rs, number=None if code else immediate)
-        case 0x03:  # loads
-            return Step(4, rd=rd, below=-immediate if rs == SP and code not in (3, 6, 7) else None)
-        case 0x23:  # stores
-            return Step(4, below=-_gathered(word, STORE) if rs == SP and code < 3 else None)
-        case 0x0B:  # loads that move their pointer on
-            return Step(4, rd=SP if rs == SP else rd)
-        case 0x2B:  # stores that do
-            return Step(4, rd=SP if rs == SP else 0)
+        case 0x13 | 0x33:
+            return _decode_arithmetic(word, rd, code, rs)
+        case 0x03 | 0x23 | 0x0B | 0x2B:
+            return _decode_access(word, rd, code, rs)
         case 0x7B:  # hardware loops: start, end, both at once
-            ahead = at + 2 * (rs if code == 5 else word >> 20)
-            return Step(4, "loop", rd=rd, rs=code, target=ahead)
+            target = at + 2 * (rs if code == 5 else word >> 20)
+            return Step(4, "loop", rd=rd, rs=code, target=target)
         case 0x73 if word == UNIMPLEMENTED:
             return Step(4, "stop")
-        case 0x33:
-            return Step(4, rd=rd, rs=rs)
         case _:
             return Step(4, rd=rd)
+
+
+def _decode_arithmetic(word: int, rd: int, code: int, rs: int) -> Step:
+    immediate = word & 127 == 0x13
+    aligns = immediate and code == 7  # andi
+    subtracts = not immediate and code == 0 and word >> 25 == 0x20
+    if rs == SP and (aligns or subtracts):
+        return Step(4, "alloca", rd=rd)
+    adds = immediate and code == 0
+    return Step(4, rd=rd, rs=rs, number=_signed(word >> 20, 12) if adds else None)
+
+
+def _decode_access(word: int, rd: int, code: int, rs: int) -> Step:
+    by_sp = rs == SP
+    match word & 127:
+        case 0x03:  # loads; those of codes 3, 6 and 7 take their offset from a register
+            plain = by_sp and code not in (3, 6, 7)
+            return Step(4, rd=rd, below=-_signed(word >> 20, 12) if plain else None)
+        case 0x23:  # stores
+            return Step(4, below=-_gathered(word, STORE) if by_sp and code < 3 else None)
+        case 0x0B:  # loads that move their pointer on
+            return Step(4, rd=SP if by_sp else rd)
+        case _:  # stores that do
+            return Step(4, rd=SP if by_sp else 0)

@@ -71,11 +71,15 @@ def _check_recipe(recipe: Recipe) -> None:
 
 
 class _BackwardEmitter:
-    """Writes the nodes of the backward phase for the ops' vjp."""
+    """Writes the nodes of the backward phase for the ops' vjp, and keeps what is known of the
+    gradient of each tensor."""
 
-    def __init__(self, builder: GraphBuilder) -> None:
+    def __init__(self, builder: GraphBuilder, seeds: Mapping[str, str]) -> None:
         self.builder = builder
         self.module = ""
+        self.parts = {loss: [seed] for loss, seed in seeds.items()}  # from each reader
+        self.grads: dict[str, str] = {}
+        self.renames: dict[str, str] = {}
 
     def add(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         return self.add_many(op, inputs, attrs)[0]
@@ -90,6 +94,34 @@ class _BackwardEmitter:
     def shape(self, name: str) -> Shape:
         return self.builder.tensors[name].shape
 
+    def contribute(self, name: str, grad: str) -> None:
+        self.parts.setdefault(name, []).append(grad)
+
+    def total(self, name: str) -> str:
+        """Add up what the readers of a tensor contributed to its gradient."""
+        own = self.parts.get(name, [])
+        if not own:
+            return ""
+        total = own[0]
+        for index, part in enumerate(own[1:], start=1):
+            first = f"d_{name}.part0" if index == 1 else f"d_{name}.sum{index}"
+            self.renames.setdefault(total, first)
+            self.renames.setdefault(part, f"d_{name}.part{index}")
+            total = self.add("add", [total, part])
+        self.grads[name] = total
+        self.renames.setdefault(total, f"d_{name}")
+        return total
+
+    def named(self) -> dict[str, str]:
+        """Call the gradient of t `d_t`; one that passes through unchanged keeps its first name."""
+        renames = self.builder.rename(self.renames)
+        named = {name: renames.get(grad, grad) for name, grad in self.grads.items()}
+        for grad in named.values():
+            tensor = self.builder.tensors[grad]
+            if tensor.role == "partial":
+                self.builder.tensors[grad] = replace(tensor, role="gradient")
+        return named
+
 
 def _backward(
     builder: GraphBuilder, seeds: Mapping[str, str], trainable: Sequence[str]
@@ -98,39 +130,42 @@ def _backward(
     own gradients are known."""
     sums = {node.name for node in builder.nodes if builder.tensors[node.name].role == "loss"}
     forward = [node for node in builder.nodes if node.name in seeds or node.name not in sums]
-    needed = needs_gradient(builder, trainable)
-    emit = _BackwardEmitter(builder)
+    emit = _BackwardEmitter(builder, seeds)
+    elsewhere = _walk_backward(emit, forward, needs_gradient(builder, trainable))
+    emit.module = ""
+    for name in trainable:
+        emit.total(name)
+    for loss, seed in seeds.items():
+        emit.renames.pop(seed, None)
+        emit.grads.pop(loss, None)
+    for name in elsewhere & emit.grads.keys():  # what is known of it is no gradient of anything
+        rest = emit.grads.pop(name)
+        if emit.renames.get(rest) == f"d_{name}":
+            emit.renames[rest] = f"d_{name}.rest"
+    return emit.named()
+
+
+def _walk_backward(emit: _BackwardEmitter, forward: Sequence[Node], needed: set[str]) -> set[str]:
+    """Every op's vjp, last op first. Returns the tensors a part of whose gradient goes straight to
+    the rows that are trained."""
     rows = RowGradients(forward)
-    parts: dict[str, list[str]] = {loss: [seed] for loss, seed in seeds.items()}
-    grads: dict[str, str] = {}
-    renames: dict[str, str] = {}
-    elsewhere: set[str] = set()  # a part of their gradient goes straight to the trained rows
+    elsewhere: set[str] = set()
     for node in reversed(forward):
         emit.module = node.module
         wanted = _wanted(node, needed)
-        if not wanted or not any(parts.get(output) for output in node.outputs):
+        if not wanted or not any(emit.parts.get(output) for output in node.outputs):
             continue
-        received = [_total(emit, output, parts, grads, renames) for output in node.outputs]
-        site = Graph("", builder.tensors, (), (), ()).site(node)
+        received = [emit.total(output) for output in node.outputs]
+        site = Graph("", emit.builder.tensors, (), (), ()).site(node)
         apart = rows.apart(site, wanted)
-        elsewhere.update(_slots(node)[slot] for slot in apart)
+        slots = _slots(node)
+        elsewhere.update(slots[slot] for slot in apart)
         whole = [slot for slot in wanted if slot not in apart]
         for slot, grad in OPS[node.op].vjp(emit, site, received, whole).items():
-            parts.setdefault(_slots(node)[slot], []).append(grad)
+            emit.contribute(slots[slot], grad)
         for name, grad in rows.emit(emit, site, received[0], apart):
-            parts.setdefault(name, []).append(grad)
-    for name in trainable:
-        emit.module = ""
-        if parts.get(name):
-            _total(emit, name, parts, grads, renames)
-    for loss, seed in seeds.items():
-        renames.pop(seed, None)
-        grads.pop(loss, None)
-    for name in elsewhere & grads.keys():  # what is known of it is no gradient of anything
-        rest = grads.pop(name)
-        if renames.get(rest) == f"d_{name}":
-            renames[rest] = f"d_{name}.rest"
-    return _name_gradients(builder, grads, renames)
+            emit.contribute(name, grad)
+    return elsewhere
 
 
 def _append_steps(builder: GraphBuilder) -> list[tuple[str, str]]:
@@ -161,40 +196,6 @@ def needs_gradient(builder: GraphBuilder, trainable: Sequence[str]) -> set[str]:
         if needed.intersection(node.inputs) and not OPS[node.op].stops:
             needed.update(name for name in node.outputs if builder.tensors[name].dtype != "i32")
     return needed
-
-
-def _total(
-    emit: _BackwardEmitter,
-    name: str,
-    parts: dict[str, list[str]],
-    grads: dict[str, str],
-    renames: dict[str, str],
-) -> str:
-    """Add up what the readers of a tensor contributed to its gradient."""
-    own = parts.get(name, [])
-    if not own:
-        return ""
-    total = own[0]
-    for index, part in enumerate(own[1:], start=1):
-        renames.setdefault(total, f"d_{name}.part0" if index == 1 else f"d_{name}.sum{index}")
-        renames.setdefault(part, f"d_{name}.part{index}")
-        total = emit.add("add", [total, part])
-    grads[name] = total
-    renames.setdefault(total, f"d_{name}")
-    return total
-
-
-def _name_gradients(
-    builder: GraphBuilder, grads: dict[str, str], renames: dict[str, str]
-) -> dict[str, str]:
-    """Call the gradient of t `d_t`; one that passes through unchanged keeps its first name."""
-    renames = builder.rename(renames)
-    named = {name: renames.get(grad, grad) for name, grad in grads.items()}
-    for grad in named.values():
-        tensor = builder.tensors[grad]
-        if tensor.role == "partial":
-            builder.tensors[grad] = replace(tensor, role="gradient")
-    return named
 
 
 def _by_phase(nodes: Sequence[Node]) -> tuple[Node, ...]:

@@ -76,9 +76,9 @@ def read_onnx(path: Path, sizes: Sizes, wanted: Sequence[str] = ("",)) -> OnnxFi
     own.CopyFrom(model)
     model, notes = modern(path, model)
     graph = model.graph
-    stored = {item.name for item in graph.initializer}
     if graph.sparse_initializer:
         raise GradletError(f"{path}: sparse initialisers are not supported; store them dense")
+    stored = {item.name for item in graph.initializer}
     own_inputs = [info for info in graph.input if info.name not in stored]
     sizes = told_whole(own_inputs, sizes)
     inputs, fixed = settle(path, own_inputs, sizes)
@@ -89,33 +89,38 @@ def read_onnx(path: Path, sizes: Sizes, wanted: Sequence[str] = ("",)) -> OnnxFi
     rewrites = inline_branches(path, model, inputs)
     cuts = choose(path, model, wanted)
     translated = [f"{path}: {note}" for note in translate_ml(model)]
-    outputs = {info.name: written.get(info.name, ()) for info in graph.output}
-    noted = {
-        info.name: {entry.key: entry.value for entry in info.metadata_props}
-        for info in (*graph.value_info, *graph.initializer)
-        if info.metadata_props
-    }
+    noted = _notes(graph)
     _forget_shapes(graph)  # they are of the batch that the file was written with
-    kinds = {info.name: info.type.tensor_type.elem_type for info in graph.input}
-    integers = frozenset(name for name, kind in kinds.items() if kind in integer_types())
     if notes or rewrites or translated:
         check_same(path, own, model, inputs)
-    said = (*notes, *rewrites, *translated, *cuts)
     batch = next(shape[:1] for name, shape in inputs.items() if name not in sizes.whole) or (1,)
-    listed = _listed_parameters(graph)
     return OnnxFile(
         path,
         model,
         inputs,
-        integers,
+        _integer_inputs(graph),
         batch[0],
         fixed,
-        outputs,
-        noted,
-        listed,
-        said,
-        sizes.whole,
+        outputs={info.name: written.get(info.name, ()) for info in graph.output},
+        notes=noted,
+        parameters=_listed_parameters(graph),
+        said=(*notes, *rewrites, *translated, *cuts),
+        whole=sizes.whole,
     )
+
+
+def _notes(graph: Any) -> dict[str, dict[str, str]]:
+    """What the exporter wrote about values."""
+    return {
+        info.name: {entry.key: entry.value for entry in info.metadata_props}
+        for info in (*graph.value_info, *graph.initializer)
+        if info.metadata_props
+    }
+
+
+def _integer_inputs(graph: Any) -> frozenset[str]:
+    kinds = {info.name: info.type.tensor_type.elem_type for info in graph.input}
+    return frozenset(name for name, kind in kinds.items() if kind in integer_types())
 
 
 def _listed_parameters(graph: Any) -> frozenset[str]:

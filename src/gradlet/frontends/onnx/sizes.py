@@ -47,20 +47,7 @@ def told_whole(infos: Sequence[Any], sizes: Sizes) -> Sizes:
 def settle(path: Path, infos: Sequence[Any], sizes: Sizes) -> tuple[dict[str, Shape], int | None]:
     """The static shape of each input, written back to the file's values, and the batch that the
     file fixes where another one was asked for."""
-    if sizes.batch is not None and sizes.batch < 1:
-        raise GradletError(f"a batch of {sizes.batch} makes no sense; it must be at least 1")
-    unknown = set(sizes.dims) - {name for info in infos for name in _names(info)}
-    if unknown:
-        listed = ", ".join(dict.fromkeys(n for info in infos for n in _open(info))) or "none"
-        raise GradletError(
-            f"--dim {sorted(unknown)[0]}: {path} has no such dimension; open are {listed}"
-        )
-    for name in sizes.whole:
-        if name not in {info.name for info in infos}:
-            listed = ", ".join(info.name for info in infos)
-            raise GradletError(f"--whole {name}: the inputs of {path} are {listed}")
-    if sizes.whole and {info.name for info in infos} <= set(sizes.whole):
-        raise GradletError(f"--whole: no input of {path} is left for samples")
+    _check_sizes(path, infos, sizes)
     firsts = [i.type.tensor_type.shape.dim[:1] for i in infos if i.name not in sizes.whole]
     batches = {dim.dim_param for dims in firsts for dim in dims} - {""}
     shapes, fixed = {}, None
@@ -72,6 +59,24 @@ def settle(path: Path, infos: Sequence[Any], sizes: Sizes) -> tuple[dict[str, Sh
     return shapes, fixed
 
 
+def _check_sizes(path: Path, infos: Sequence[Any], sizes: Sizes) -> None:
+    """What the user says must be about inputs and dimensions that there are."""
+    if sizes.batch is not None and sizes.batch < 1:
+        raise GradletError(f"a batch of {sizes.batch} makes no sense; it must be at least 1")
+    unknown = set(sizes.dims) - {name for info in infos for name in _names(info)}
+    if unknown:
+        listed = ", ".join(dict.fromkeys(n for info in infos for n in _open(info))) or "none"
+        raise GradletError(
+            f"--dim {sorted(unknown)[0]}: {path} has no such dimension; open are {listed}"
+        )
+    inputs = [info.name for info in infos]
+    for name in sizes.whole:
+        if name not in inputs:
+            raise GradletError(f"--whole {name}: the inputs of {path} are {', '.join(inputs)}")
+    if sizes.whole and set(inputs) <= set(sizes.whole):
+        raise GradletError(f"--whole: no input of {path} is left for samples")
+
+
 def _names(info: Any) -> list[str]:
     """What `--dim` may call the dimensions of an input: by their names, or input.index."""
     dims = info.type.tensor_type.shape.dim
@@ -80,11 +85,12 @@ def _names(info: Any) -> list[str]:
 
 def _open(info: Any) -> list[str]:
     dims = info.type.tensor_type.shape.dim
-    return [
-        dim.dim_param or f"{info.name}.{index}"
-        for index, dim in enumerate(dims)
-        if not dim.HasField("dim_value") or dim.dim_value < 1
-    ]
+    return [dim.dim_param or f"{info.name}.{n}" for n, dim in enumerate(dims) if _is_open(dim)]
+
+
+def _is_open(dim: Any) -> bool:
+    """Whether the file leaves this dimension to its user."""
+    return not dim.HasField("dim_value") or dim.dim_value < 1
 
 
 def _settled(
@@ -96,28 +102,34 @@ def _settled(
     if example is not None and len(example) != len(dims):
         raise GradletError(f"{where} has {len(dims)} dimensions; the example is {list(example)}")
     fixed = None
-    first = -1 if info.name in sizes.whole else 0
     for index, dim in enumerate(dims):
+        counts_samples = index == 0 and info.name not in sizes.whole
         name = f"{info.name}.{index}"
         wished = sizes.dims.get(dim.dim_param or name, sizes.dims.get(name))
-        if index == first or (dim.dim_param in batches and wished is None):
-            wished = sizes.batch if sizes.batch is not None else wished
-        if index != first and wished is None and example is not None:
-            wished = example[index]
-        if index != first and wished is None and dim.dim_param in batches:
-            wished = 1
-        open_ = not dim.HasField("dim_value") or dim.dim_value < 1
-        if wished is not None and not open_ and index != first and dim.dim_value != wished:
-            raise GradletError(
-                f"{where}: dimension {index} is {dim.dim_value} in the file, not {wished}"
-            )
-        if wished is not None and not open_ and index == first and dim.dim_value != wished:
-            fixed = dim.dim_value
-        if wished is None and open_ and index != first:
-            raise _unknown(where, info, index)
-        if wished is not None or open_:
+        if counts_samples:
+            wished = wished if sizes.batch is None else sizes.batch
+        elif wished is None:
+            wished = _other_size(dim, sizes.batch, example[index] if example else None, batches)
+        if _is_open(dim):
+            if wished is None and not counts_samples:
+                raise _unknown(where, info, index)
             dim.dim_value = wished or 1
+        elif wished not in (None, dim.dim_value):
+            if not counts_samples:
+                raise GradletError(
+                    f"{where}: dimension {index} is {dim.dim_value} in the file, not {wished}"
+                )
+            fixed, dim.dim_value = dim.dim_value, wished or 1
     return tuple(dim.dim_value for dim in dims), fixed
+
+
+def _other_size(dim: Any, batch: int | None, example: int | None, batches: set[str]) -> int | None:
+    """What is known of a dimension behind the first one, which nobody has named. It may be the
+    batch of another input."""
+    is_batch = dim.dim_param in batches
+    if is_batch and batch is not None:
+        return batch
+    return 1 if is_batch and example is None else example
 
 
 def _unknown(where: str, info: Any, index: int) -> GradletError:

@@ -72,17 +72,21 @@ def _epilogue(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
     if [(launch.barrier, launch.when.tiles) for launch in call.whole[1:]] != [(True, "last")]:
         yield "what follows does not come behind the result"
         return
-    kernel, operands = call.whole[1].kernel, call.whole[1].operands
-    if len(behind) > 1:  # what is made so far comes first
+    kernel = call.whole[1].kernel
+    made_so_far = call.outputs[0]
+    if len(behind) == 1:
+        read = [made_so_far if n in inside else n for n in behind[0].inputs]
+    else:  # what is made so far comes first
         if (kernel.family, kernel.mode) != ("unary", "_".join(node.op for node in behind)):
             yield f"{kernel.name} does not compute what follows"
-        read = [n for node in behind for n in node.inputs if n not in inside]
-        wanted = [*call.outputs, *call.outputs, *read]
-    else:
-        wanted = [*call.outputs, *(call.outputs[0] if n in inside else n for n in behind[0].inputs)]
-    given = ["" if p is None else call.operands[p] for p in operands]
-    if call.outputs != behind[-1].outputs or wanted != given:
+        read = [made_so_far, *(n for node in behind for n in node.inputs if n not in inside)]
+    if call.outputs != behind[-1].outputs or [*call.outputs, *read] != _names(call, 1):
         yield "what follows has operands of another node"
+
+
+def _names(call: Call, launch: int) -> list[str]:
+    """What a launch of the whole call works on."""
+    return ["" if p is None else call.operands[p] for p in call.whole[launch].operands]
 
 
 def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
@@ -106,13 +110,7 @@ def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterato
         masked, x = (_seen_through(graph, n)[-1] for n in (masks[0].inputs[1], gradient.inputs[1]))
         if masked != x:
             yield "the ReLU is not the one that has made its input"
-    own = {node.name for node in nodes}
-    read = {n for node in graph.nodes if node.name not in own for n in node.inputs}
-    views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if OPS[node.op].view}
-    swallowed = {views[name] for name in inside if name in views}
-    for name in inside:
-        if name in graph.outputs or (name in read and name not in swallowed):
-            yield f"'{name}' is needed, and never made"
+    yield from _needed_elsewhere(graph, nodes, inside)
     inputs = (*gradient.inputs, update.inputs[2])
     result = (masks[0] if masks else product).outputs
     if (call.outputs, call.inputs) != ((*result, *update.outputs), inputs):
@@ -124,6 +122,17 @@ def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterato
     shapes = ((slope, rows), (inputs[1], columns), (product.outputs[0], columns))
     if any(graph.tensors[name].elements != size for name, size in shapes) or call.tiling:
         yield "it is for a single sample, as a whole"
+
+
+def _needed_elsewhere(graph: Graph, nodes: Sequence[Node], inside: Sequence[str]) -> Iterator[str]:
+    """What stays inside of a call must not be a result, nor be read by others; views of it may."""
+    own = {node.name for node in nodes}
+    read = {n for node in graph.nodes if node.name not in own for n in node.inputs}
+    views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if OPS[node.op].view}
+    seen_inside = {views[name] for name in inside if name in views}
+    for name in inside:
+        if name in graph.outputs or (name in read and name not in seen_inside):
+            yield f"'{name}' is needed, and never made"
 
 
 def _loss_gradient(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
@@ -164,12 +173,11 @@ def _bias_gradient(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[
         return
     yield from _update(graph, nodes[:2], call)
     beside, (_, own, total, update) = call.whole[1], nodes
-    names = ["" if p is None else call.operands[p] for p in beside.operands]
     if total.op != "sum" or update.inputs[1:2] != total.outputs:
         yield "what is made beside is not a sum and its update"
     elif update.op != own.op or update.inputs[2] != own.inputs[2]:
         yield "what is made beside is updated in another way"
-    elif names != [*update.outputs, total.inputs[0], own.inputs[2]]:
+    elif _names(call, 1) != [*update.outputs, total.inputs[0], own.inputs[2]]:
         yield "what is made beside has operands of another node"
     elif (beside.kernel.family, beside.kernel.mode) != ("channel_sum", "sum"):
         yield f"{beside.kernel.name} is no sum"

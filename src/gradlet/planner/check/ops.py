@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from gradlet.ir.graph import Node, Site
-from gradlet.kernels.catalogue import fetched
+from gradlet.kernels.catalogue import Kernel, fetched
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Span
 from gradlet.planner.check.fusions import channel_sizes, own_operands
+from gradlet.planner.launch import Launch
 from gradlet.planner.model import BIAS_GRADIENT, Call
 from gradlet.planner.tiling import Tiling
 
@@ -53,15 +54,7 @@ def _operands(site: Site, call: Call, tiling: Tiling, nodes: Sequence[Node]) -> 
     if seen != [*call.operands, *sums]:
         yield f"views are on {seen}, operands are {[*call.operands, *sums]}"
         return
-    results = [slot.rstrip("?") for slot in op.outputs]
-    operands = [slot.rstrip("?") for slot in op.inputs]
-    # settings of an update are needed whole; what follows goes with the result
-    more = [("" if call.updates else results[0])] * (len(call.inputs) - len(operands))
-    slots = results[:1] * len(call.outputs) if call.updates else results[: len(call.outputs)]
-    if fused:
-        made = len(call.outputs) - len(nodes[3].outputs)
-        slots[made:] = [BESIDE] * len(nodes[3].outputs)
-    slots += [*operands, *more, *[results[0], BESIDE][: len(sums)]]
+    slots = _slots(site, call, nodes) + [op.outputs[0].rstrip("?"), BESIDE][: len(sums)]
     for view, slot in zip(tiling.views, slots, strict=True):
         if view is None:
             continue
@@ -73,6 +66,20 @@ def _operands(site: Site, call: Call, tiling: Tiling, nodes: Sequence[Node]) -> 
     own = {len(call.outputs) + number for number in fetched(call.kernel)}
     if own != {n for n, view in enumerate(tiling.views) if view and view.fetched}:
         yield f"{call.kernel.name} fetches other operands than those without a view"
+
+
+def _slots(site: Site, call: Call, nodes: Sequence[Node]) -> list[str]:
+    """The slot of the first node's op that each operand of the call is cut like."""
+    op = OPS[site.node.op]
+    results = [slot.rstrip("?") for slot in op.outputs]
+    operands = [slot.rstrip("?") for slot in op.inputs]
+    # settings of an update are needed whole; what follows goes with the result
+    more = [("" if call.updates else results[0])] * (len(call.inputs) - len(operands))
+    made = results[:1] * len(call.outputs) if call.updates else results[: len(call.outputs)]
+    if call.fusion == BIAS_GRADIENT:
+        beside = len(nodes[3].outputs)
+        made[-beside:] = [BESIDE] * beside
+    return [*made, *operands, *more]
 
 
 def _spans(site: Site, tiling: Tiling, slot: str) -> Iterator[tuple[int, object]]:
@@ -101,41 +108,54 @@ def _launches(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     """A sum of tiles is started once, added to, and gone on with once; all else runs each time."""
     summed = any(axis.reduction for axis in tiling.axes)
     main, *others = call.whole
-    epilogue = main.kernel.epilogue
-    behind = [launch for launch in tiling.launches if launch.when.tiles == "last"]
     whens = [launch.when.tiles for launch in tiling.launches if launch.barrier]
-    ends = bool(summed and epilogue) or any(launch.barrier for launch in others)
+    ends = bool(summed and main.kernel.epilogue) or any(launch.barrier for launch in others)
     expected = [*(("first", "later") if summed else ("every",)), *(("last",) if ends else ())]
     if whens != expected:
         yield f"its launches run at {', '.join(whens)} tiles, not at {', '.join(expected)}"
         return
-    kernels = [launch.kernel for launch in tiling.launches]
-    like = (main.kernel.family, main.kernel.mode)
-    if (kernels[0].family, kernels[0].mode) != like:
-        yield f"{kernels[0].name} does not compute its first node"
-    if kernels[0].epilogue != ("" if summed else epilogue):
-        yield f"{kernels[0].name} takes a part of a sum for the whole"
-    if summed and (kernels[1].family, kernels[1].mode, kernels[1].epilogue) != (*like, "sum"):
-        yield f"{kernels[1].name} does not add tiles up"
-    if summed and tiling.launches[1].sizes != tiling.launches[0].sizes:
-        yield f"{kernels[1].name} adds tiles of other sizes"
+    yield from _kernels(main.kernel, tiling, summed)
     partial = len(tiling.views) > len(call.operands)
     if partial != (call.updates and summed):
         yield "the update of a sum of tiles does not come after the last of them"
-    elif ends:
-        (wanted,) = [launch.operands for launch in others if launch.barrier] or [(0, 0)]
-        if partial:
-            wanted = _update_operands(call, 0, len(call.operands))
-        if behind[0].operands != wanted:
-            yield "what follows has other operands"
+    elif ends and _at_the_end(tiling) != _epilogue_operands(call, partial):
+        yield "what follows has other operands"
     result = len(call.operands) if partial else 0
     for launch in tiling.launches[: 1 + summed]:
-        if launch.operands != own_operands(
-            call, launch.kernel, result, launch.when.tiles == "later"
-        ):
+        later = launch.when.tiles == "later"
+        if launch.operands != own_operands(call, launch.kernel, result, later):
             yield f"{launch.kernel.name} has operands of another node"
     if call.fusion == BIAS_GRADIENT:
         yield from _beside(site, call, tiling)
+
+
+def _at_the_end(tiling: Tiling) -> tuple[int | None, ...]:
+    """What the launch behind the last tile works on."""
+    return next(each.operands for each in tiling.launches if each.when.tiles == "last")
+
+
+def _epilogue_operands(call: Call, partial: bool) -> tuple[int | None, ...]:
+    if partial:
+        return _update_operands(call, 0, len(call.operands))
+    stated = [launch.operands for launch in call.whole[1:] if launch.barrier]
+    return stated[0] if stated else (0, 0)  # else the kernel's own, in place
+
+
+def _kernels(whole: Kernel, tiling: Tiling, summed: bool) -> Iterator[str]:
+    """Tiles are computed by kernels for the same op as the whole; where a sum goes over several
+    tiles, by one that begins it and one that adds to it, and neither goes on with a part."""
+    kernels = [launch.kernel for launch in tiling.launches]
+    like = (whole.family, whole.mode)
+    if (kernels[0].family, kernels[0].mode) != like:
+        yield f"{kernels[0].name} does not compute its first node"
+    if kernels[0].epilogue != ("" if summed else whole.epilogue):
+        yield f"{kernels[0].name} takes a part of a sum for the whole"
+    if not summed:
+        return
+    if (kernels[1].family, kernels[1].mode, kernels[1].epilogue) != (*like, "sum"):
+        yield f"{kernels[1].name} does not add tiles up"
+    if tiling.launches[1].sizes != tiling.launches[0].sizes:
+        yield f"{kernels[1].name} adds tiles of other sizes"
 
 
 def _update_operands(call: Call, first: int, gradient: int) -> tuple[int, ...]:
@@ -147,7 +167,7 @@ def _update_operands(call: Call, first: int, gradient: int) -> tuple[int, ...]:
 
 def _beside(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     """What is made beside tiles sums up every part of its operand, and that once."""
-    op, whole, slot = OPS[site.node.op], call.whole[1], summed_slot(site, call)
+    whole, slot = call.whole[1], summed_slot(site, call)
     summed = any(axis.reduction for axis in tiling.axes)
     launches = [launch for launch in tiling.launches if not launch.barrier]
     ends = [(launch.when.tiles, launch.kernel.epilogue) for launch in launches]
@@ -161,30 +181,40 @@ def _beside(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     places = [sums, sums, updated] if summed else [whole.operands]
     if [launch.operands for launch in launches] != places:
         yield "what is made beside the tiles has other operands"
+    yield from _beside_sizes(site, tiling, slot, launches)
+
+
+def _beside_sizes(
+    site: Site, tiling: Tiling, slot: str, launches: Sequence[Launch]
+) -> Iterator[str]:
+    """launches: those that are made beside; slot: the operand that they sum up."""
+    op = OPS[site.node.op]
     axes = {axis.name: axis for axis in op.axes(site)}
-    free = (axis for axis in axes.values() if not axis.reduction)
+    free = [axis for axis in axes.values() if not axis.reduction]
     kept = {span.dim for axis in free for span in axis.spans if span.operand == slot}
+    unmoved = {axis.name for axis in free if slot not in _seen(axis)}
     for index in _samples(tiling):
-        ranges = {
-            axis.name: (at * axis.tile, min((at + 1) * axis.tile, axis.size))
-            for axis, at in zip(tiling.axes, index, strict=True)
-        }
+        ranges = _ranges(tiling, index)
         tile = op.operand((op.tile(site, ranges) if ranges else site) or site, slot)
         assert tile is not None
-        again = any(
-            begin > 0 and not axes[name].reduction and slot not in _seen(axes[name])
-            for name, (begin, _) in ranges.items()
-        )
-        wanted = channel_sizes(tile.shape, kept)
+        again = any(begin > 0 for name, (begin, _) in ranges.items() if name in unmoved)
+        summed = channel_sizes(tile.shape, kept)
+        tile_class = tiling.tile_class(index)
         for launch in launches:
+            last = launch.when.tiles == "last"
+            wanted = {"count": summed["channels"]} if last else summed
             skipped = any(index[number] for number in launch.when.first_along)
-            sizes = dict(launch.sizes[tiling.tile_class(index)])
-            if launch.when.tiles == "last" and sizes != {"count": wanted["channels"]}:
-                yield f"what is made beside tile {index} is updated in part"
-                return
-            if skipped != again or (launch.when.tiles != "last" and sizes != wanted):
+            if skipped != again or dict(launch.sizes[tile_class]) != wanted:
                 yield f"what is made beside tile {index} does not sum up what that sees"
                 return
+
+
+def _ranges(tiling: Tiling, index: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """What a tile covers of each axis."""
+    return {
+        axis.name: (at * axis.tile, min((at + 1) * axis.tile, axis.size))
+        for axis, at in zip(tiling.axes, index, strict=True)
+    }
 
 
 def _seen(axis: Axis) -> set[str]:
@@ -197,10 +227,7 @@ def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     op = OPS[site.node.op]
     whole = {k: v for n in fetched(call.kernel) for k, v in op.far_sizes(site, n).items()}
     for index in _samples(tiling):
-        ranges = {
-            axis.name: (at * axis.tile, min((at + 1) * axis.tile, axis.size))
-            for axis, at in zip(tiling.axes, index, strict=True)
-        }
+        ranges = _ranges(tiling, index)
         part = op.tile(site, ranges) if ranges else site
         number = 0
         for axis, at in zip(tiling.axes, index, strict=True):

@@ -272,56 +272,76 @@ class TileReplay(Moves):
     def _compute(
         self, tile: Sequence[int], used: tuple[dict[int, Array], dict[int, int]]
     ) -> Iterator[str]:
-        regions, stages = used
+        """Every operand of the tile is in its stage, and its results become parts of theirs."""
         reductions = [n for n, axis in enumerate(self.tiling.axes) if axis.reduction]
         added = any(tile[n] for n in reductions)
         done = all(tile[n] == self.tiling.axes[n].count - 1 for n in reductions)
-        beside, idle = self._beside(tile)
-        sums = set(range(self.operands, len(self.tiling.views)))
-        for position, view in enumerate(self.tiling.views):
-            if view is None or (view.once and added) or (idle and position in beside):
-                continue
-            if view.buffer and len(regions[position]) * self.shadow.unit > view.stage_bytes:
-                yield f"a region of '{view.tensor}' is larger than its stage"
-                return
-            lies = not view.buffer and not view.fetched
-            if lies and (np.diff(regions[position]) != 1).any():
-                yield f"a region of '{view.tensor}' is used where it lies, but not in one run"
-            words = self._words(position, view, regions[position], stages[position])
-            read = position >= self.outputs and position not in sums
-            updated = position < self.outputs and self.call.updates
-            if read or updated:
-                name = view.tensor if read else self.old.get(view.tensor, "")
-                if not self._holds(words, name, regions[position]):
-                    yield f"tile {tuple(tile)} does not find its part of '{name}'"
-            elif added and not self._partial(words, view.tensor, regions[position]):
-                yield f"tile {tuple(tile)} has nothing to add to in '{view.tensor}'"
-        for position, view in enumerate(self.tiling.views):
-            if view is None or (position >= self.outputs and position not in sums):
-                continue
-            if (sums and position not in sums and not done) or (idle and position in beside):
-                continue
-            made = self.shadow.first(view.tensor) + regions[position]
-            final = made if done else made + PARTIAL
-            self._put(position, view, regions[position], stages[position], final)
+        skipped = self._skipped(tile)
+        parts = [
+            (position, view, used[0][position], used[1][position])
+            for position, view in enumerate(self.tiling.views)
+            if view and position not in skipped
+        ]
+        cramped = [fault for _, view, region, _ in parts if (fault := self._cramped(view, region))]
+        if cramped:
+            yield cramped[0]
+            return
+        for part in parts:
+            if not (part[1].once and added):
+                yield from self._operand(tile, *part, added=added)
+        summed_apart = len(self.tiling.views) > self.operands
+        for position, view, region, stage in parts:
+            result = position < self.outputs and (done or not summed_apart)
+            if result or position >= self.operands:
+                made = self.shadow.first(view.tensor) + region
+                self._put(position, view, region, stage, made if done else made + PARTIAL)
 
-    def _beside(self, tile: Sequence[int]) -> tuple[set[int], bool]:
-        """The results that are made beside, and whether this tile skips them: the first tiles along
-        axes that do not move what is summed up have seen it all."""
+    def _operand(
+        self,
+        tile: Sequence[int],
+        position: int,
+        view: TileView,
+        region: Array,
+        stage: int,
+        *,
+        added: bool,
+    ) -> Iterator[str]:
+        """Whether a tile finds what it works on. added: it goes on with a sum."""
+        words = self._words(position, view, region, stage)
+        read = self.outputs <= position < self.operands
+        if read or (position < self.outputs and self.call.updates):
+            name = view.tensor if read else self.old.get(view.tensor, "")
+            if not self._holds(words, name, region):
+                yield f"tile {tuple(tile)} does not find its part of '{name}'"
+        elif added and not self._partial(words, view.tensor, region):
+            yield f"tile {tuple(tile)} has nothing to add to in '{view.tensor}'"
+
+    def _cramped(self, view: TileView, region: Array) -> str:
+        """Why a tile cannot have its region where the view says."""
+        if view.buffer:
+            larger = len(region) * self.shadow.unit > view.stage_bytes
+            return f"a region of '{view.tensor}' is larger than its stage" if larger else ""
+        if not view.fetched and (np.diff(region) != 1).any():
+            return f"a region of '{view.tensor}' is used where it lies, but not in one run"
+        return ""
+
+    def _skipped(self, tile: Sequence[int]) -> set[int]:
+        """The positions of a sum that is made beside, where this tile leaves it out: the first
+        tiles along axes that do not move what is summed up have seen it all."""
         if self.call.fusion != BIAS_GRADIENT:
-            return set(), False
+            return set()
         _, sum_beside = self.call.whole
         position = sum_beside.operands[-2]
         assert position is not None
         summed = self.tiling.views[position]
         assert summed is not None
-        still = [
+        again = any(
             at
             for number, (axis, at) in enumerate(zip(self.tiling.axes, tile, strict=True))
             if not axis.reduction and number not in summed.axes
-        ]
+        )
         own = {p for p in sum_beside.operands[:-2] if p is not None}
-        return own | set(range(self.operands + 1, len(self.tiling.views))), any(still)
+        return own | set(range(self.operands + 1, len(self.tiling.views))) if again else set()
 
     def _words(self, position: int, view: TileView, region: Array, stage: int) -> Array:
         return (

@@ -243,15 +243,9 @@ class Tiler:
         variant: str = "",
     ) -> Schedule | str:
         """The tiling in full, or the name of an axis that cannot be split after all."""
-        tiles = []
-        for number in found.order:
-            axis = problem.axes[number]
-            made = self._tile_axis(site, axis, found.tile[number])
-            if made is None:
-                return axis.name
-            tiles.append(made)
-        if prod(axis.class_count for axis in tiles) > MOST_CLASSES:
-            return max(tiles, key=lambda axis: axis.class_count).name
+        tiles = self._split(site, problem, found)
+        if isinstance(tiles, str):
+            return tiles
         parts = self._parts(site, tuple(tiles))
         if parts is None:
             return tiles[-1].name
@@ -275,6 +269,19 @@ class Tiler:
         launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
         scratch = max(self.problems.scratch(kernel, item) for item in sizes)
         return Schedule(kernel, replace(tiling, launches=launches), scratch)
+
+    def _split(self, site: Site, problem: Problem, found: Candidate) -> list[TileAxis] | str:
+        """The axes that are split, outermost first, or the name of one that cannot be."""
+        tiles = []
+        for number in found.order:
+            axis = problem.axes[number]
+            made = self._tile_axis(site, axis, found.tile[number])
+            if made is None:
+                return axis.name
+            tiles.append(made)
+        if prod(axis.class_count for axis in tiles) > MOST_CLASSES:
+            return max(tiles, key=lambda axis: axis.class_count).name
+        return tiles
 
     def _tile_axis(self, site: Site, axis: Axis, tile: int) -> TileAxis | None:
         key = signature(site), axis.name, tile
