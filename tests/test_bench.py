@@ -72,7 +72,7 @@ LINEAR = ("layer", "linear", "--in", "8", "--out", "4")
 BAD = {
     "size": (("gemm", "--m", "0", "--n", "4", "--k", "4"), "--m 0: it must be 1 or more"),
     "layout": (("gemm", "--m", "4", "--n", "4", "--k", "4", "--layout", "tt"), "nn, nt, tn"),
-    "dtype": (("gemm", "--m", "4", "--n", "4", "--k", "4", "--dtype", "f8"), "dtype 'f8'"),
+    "dtype": (("gemm", "--m", "4", "--n", "4", "--k", "4", "--dtype", "f8"), "f32, f16, bf16"),
     "no room": (("gemm", "--m", "99", "--n", "99", "--k", "99"), "--l1 "),
     "update": ((*LINEAR, "--step", "weight_grad", "--update", "adam"), "sgd, momentum, sum"),
     "features": (("layer", "linear", "--in", "0", "--out", "4", "--step", "forward"), "--in 0"),

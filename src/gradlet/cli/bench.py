@@ -29,7 +29,7 @@ class BenchOptions:
     update: Annotated[
         str, typer.Option(help="Fused into the store, such as sgd, momentum or sum.")
     ] = ""
-    dtype: Annotated[str, typer.Option(help="f32.")] = "f32"
+    dtype: Annotated[str, typer.Option(help="f32, f16 or bf16.")] = "f32"
     target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = targets.DEFAULT
     cores: Annotated[int | None, typer.Option(help="Cores of the cluster.")] = None
     l1: Annotated[str | None, typer.Option(help="Size of L1, such as 128k.")] = None
@@ -42,8 +42,6 @@ class BenchOptions:
     json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
 
     def device(self) -> targets.Target:
-        if self.dtype != "f32":
-            raise GradletError(f"dtype '{self.dtype}' is not there; f32 is")
         sizes: dict[str, str | int] = {"L1": self.l1} if self.l1 else {}
         sizes |= settings(self.set_ or [])
         return targets.load(self.target, cores=self.cores, sizes=sizes)
@@ -60,7 +58,7 @@ def gemm(
     """Measure a matrix product with every kernel that computes it."""
     from gradlet.kernels import lab
 
-    return _show(options, lambda: lab.gemm(m, n, k, layout, options.update))
+    return _show(options, lambda: lab.gemm(m, n, k, layout, options.update, options.dtype))
 
 
 @with_options(BenchOptions)
@@ -100,6 +98,7 @@ def conv2d(
             options.update,
             (spread[0], spread[-1]),
             layout,
+            options.dtype,
         )
 
     return _show(options, case)
@@ -117,7 +116,8 @@ def linear(
     from gradlet.kernels import lab
 
     return _show(
-        options, lambda: lab.linear(in_features, out_features, batch, step, options.update)
+        options,
+        lambda: lab.linear(in_features, out_features, batch, step, options.update, options.dtype),
     )
 
 

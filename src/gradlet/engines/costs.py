@@ -9,6 +9,7 @@ from rich.table import Table
 
 from gradlet.codegen.project import Project
 from gradlet.engines.model import Run
+from gradlet.engines.roofline import Bound, bound
 from gradlet.support.terminal import console, plain
 
 
@@ -17,16 +18,22 @@ def run_json(project: Project, run: Run) -> dict[str, Any]:
     plan = project.plan
     times = {call.name: plan.graph.accumulate for call in plan.calls}
     times.update({call.name: 1 for call in plan.calls if call.phase == "update"})
-    nodes = []
+    nodes, total_bound = [], Bound(0.0, 0.0)
     for index, node in enumerate(project.manifest["nodes"]):
         cost = run.nodes[index].to_json() if run.nodes else {"cycles": None}
         macs = node["macs"] * times[node["name"]]
-        nodes.append({**node, **cost, "mac_per_cycle": rate(macs, cost["cycles"])})
+        least = None
+        if run.nodes:
+            own = bound(plan, plan.calls[index]) * times[node["name"]]
+            least, total_bound = _bound_json(own, run.nodes[index].cycles), total_bound + own
+        reached = {"mac_per_cycle": rate(macs, cost["cycles"]), "bound": least}
+        nodes.append({**node, **cost, **reached})
     total = sum(call.macs * times[call.name] for call in plan.calls)
     last = run.cycles[-1] if run.cycles else None
     return {
         **run.to_json(),
         "mac_per_cycle": rate(total, last),
+        "bound": _bound_json(total_bound, run.cycles[-1]) if run.nodes else None,
         "transfers": _transfers(run),
         "nodes": nodes,
     }
@@ -39,6 +46,16 @@ def _transfers(run: Run) -> dict[str, Any] | None:
     return (
         {"cycles": cycles, "visible": visible, "hidden": 1 - visible / cycles} if cycles else None
     )
+
+
+def _bound_json(least: Bound, cycles: int) -> dict[str, float]:
+    """What is possible at best, and the share of it that is reached."""
+    return {
+        "issue": least.issue,
+        "transfers": least.copying,
+        "cycles": least.cycles,
+        "reached": least.cycles / cycles,
+    }
 
 
 def rate(macs: int, cycles: int | None) -> float | None:
@@ -61,13 +78,32 @@ def show_run(value: dict[str, Any]) -> None:
         )
     if value["mac_per_cycle"]:
         print(f"last step: {value['mac_per_cycle']:.3f} multiply-adds per cycle")
+    if value["bound"]:
+        print(_bound_text(value["bound"]))
+
+
+def _bound_text(least: dict[str, float]) -> str:
+    return (
+        f"bound of a step: {least['cycles']:,.0f} cycles ({least['issue']:,.0f} to issue its "
+        f"instructions, {least['transfers']:,.0f} for transfers); "
+        f"{100 * least['reached']:.1f} % of it reached"
+    )
 
 
 def _show_nodes(value: dict[str, Any]) -> None:
     table = Table(box=None)
     table.add_column("node")
     table.add_column("kernel")
-    for column in ("cycles", "share", "instructions", "MAC/cycle", "tiles", "waiting"):
+    for column in (
+        "cycles",
+        "share",
+        "instructions",
+        "MAC/cycle",
+        "tiles",
+        "waiting",
+        "bound",
+        "reached",
+    ):
         table.add_column(column, justify="right")
     for node in value["nodes"]:
         reached = f"{node['mac_per_cycle']:.3f}" if node["macs"] else ""
@@ -75,7 +111,11 @@ def _show_nodes(value: dict[str, Any]) -> None:
         tiles = str(node["tile"]["tiles"]) if node["tile"] else ""
         waiting = f"{node.get('waiting', 0):,}" if node["tile"] else ""
         row = (f"{node['cycles']:,}", share, f"{node['instructions']:,}", reached, tiles, waiting)
-        table.add_row(*plain(node["name"], node["kernel"].removeprefix("gl_"), *row))
+        least = node["bound"]
+        by = "transfers" if least["transfers"] > least["issue"] else "issue"
+        possible = (f"{least['cycles']:,.0f} {by}", f"{100 * least['reached']:.1f} %")
+        kernel = node["kernel"].removeprefix("gl_")
+        table.add_row(*plain(node["name"], kernel, *row, *possible))
     console().print(table)
 
 

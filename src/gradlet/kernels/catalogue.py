@@ -340,9 +340,8 @@ def _argument_names(kernel: Kernel) -> list[str]:
 def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
-    made: dict[str, str] = _generator(variant).generate(
-        kernel.mode, kernel.epilogue, dict(variant.params)
-    )
+    known = {**dict(variant.params), "element": kernel.element}
+    made: dict[str, str] = _generator(variant).generate(kernel.mode, kernel.epilogue, known)
     parameters = _parameters(kernel, prefix)
     names = [text.split()[-1].lstrip("*") for text in parameters]
     return {

@@ -24,11 +24,13 @@ class ShapeError(GradletError):
 @dataclass(frozen=True)
 class Work:
     """What a node costs at least: multiply-accumulates, bytes that must be touched once, and
-    additions that are no multiply-accumulates."""
+    additions that are no multiply-accumulates. padded: those of the multiply-accumulates that meet
+    padding, which kernels may leave out."""
 
     macs: int
     bytes: int
     adds: int = 0
+    padded: int = 0
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,6 @@ def conv_sizes(attrs: Attrs, x: Shape, w: Shape, y: Shape) -> dict[str, int]:
     }
 
 
-def _macs(w: Shape, y: Shape) -> int:
-    return int(np.prod(y)) * int(np.prod(w[1:]))
-
-
 Channels = Mapping[str, tuple[int, int]]
 """Of operands: the dimension of their channels, and how many there are."""
 
@@ -116,9 +112,19 @@ class ConvOp(MapOp):
         return Site(site.node, tuple(tensors[:count]), tuple(tensors[count:]))
 
     def chw_lower(self, site: Site) -> Lowering:
+        return Lowering("conv2d", self.mode, conv_sizes(site.attrs, *self._shapes(site)))
+
+    def work(self, site: Site) -> Work:
+        x, w, y = map(planes, self._shapes(self.chw_site(site)))
+        macs, taps = prod(y) * prod(w[1:]), prod(y[2:]) * prod(w[2:])
+        inside = window(lifted(site.attrs), w[2:]).inside(x[2:], y[2:])
+        return Work(macs, site.moved_bytes, padded=macs // taps * (taps - inside))
+
+    def _shapes(self, site: Site) -> tuple[Shape, Shape, Shape]:
+        """Of x, w and y of the convolution."""
         shapes = [tensor.shape for tensor in (*site.ins[:2], site.outs[0])]
-        sizes = conv_sizes(site.attrs, *(shapes[role] for role in self.roles))
-        return Lowering("conv2d", self.mode, sizes)
+        x, w, y = (shapes[role] for role in self.roles)
+        return x, w, y
 
     def far_sizes(self, site: Site, number: int) -> dict[str, int]:
         shape = planes(self.chw_site(site).ins[number].shape)
@@ -181,9 +187,6 @@ class Conv2d(ConvOp):
         if slot == "x" or (slot == "w" and _grouped(site.attrs) > 1):
             return None
         return len(site.outs[0].shape) - 1 if channels_last(site.attrs) else 1
-
-    def work(self, site: Site) -> Work:
-        return Work(_macs(site.ins[1].shape, site.outs[0].shape), site.moved_bytes)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         x, w, y = (planes(t.shape) for t in (*site.ins[:2], site.outs[0]))
@@ -248,9 +251,6 @@ class Conv2dInputGrad(ConvOp):
                 padded[slide.taps(i, j, dy.shape[2:])] += sent(i, j)
         dx = padded[:, :, top : top + height, left : left + width]
         return (without_height(dx, attrs),)
-
-    def work(self, site: Site) -> Work:
-        return Work(_macs(site.ins[1].shape, site.ins[0].shape), site.moved_bytes)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         dy, w, dx = (planes(t.shape) for t in (*site.ins, site.outs[0]))
@@ -321,9 +321,6 @@ class Conv2dWeightGrad(ConvOp):
             for d, part in zip(_split(dy, groups, 1), _split(view, groups, 1), strict=True)
         ]
         return (without_height(np.concatenate(parts, axis=0), attrs),)
-
-    def work(self, site: Site) -> Work:
-        return Work(_macs(site.outs[0].shape, site.ins[0].shape), site.moved_bytes)
 
     def chw_axes(self, site: Site) -> tuple[Axis, ...]:
         dy, x, dw = (planes(t.shape) for t in (*site.ins, site.outs[0]))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.errors import GradletError
+from gradlet.ir.elements import ELEMENTS, F32, Element
 from gradlet.ir.graph import Array, Attrs
 from gradlet.ir.recipe import Recipe
 from gradlet.kernels.catalogue import epilogues, families, updates
@@ -25,13 +26,13 @@ STEPS = ("forward", "weight_grad", "input_grad")
 LAYOUTS = ("nn", "nt", "tn")
 HYPER = Recipe(momentum=0.9)
 """Rate, decay and the like, as a layer that is trained has them."""
-ROUNDOFF = 2.0**-24
 LARGEST = 2**18
 
 
 @dataclass(frozen=True)
 class Case:
-    """tolerance is how far off the first output may be, element by element."""
+    """tolerance is how far off the first output may be, element by element. Operands are as they
+    lie in memory, most of them numbers of `element`."""
 
     label: str
     family: str
@@ -43,6 +44,7 @@ class Case:
     macs: int
     expected: Array
     tolerance: Array
+    element: Element = F32
 
     @property
     def bytes(self) -> int:
@@ -51,13 +53,21 @@ class Case:
 
 
 def gemm(
-    m: int, n: int, k: int, layout: str = "nn", update: str = "", *, bias: bool = False
+    m: int,
+    n: int,
+    k: int,
+    layout: str = "nn",
+    update: str = "",
+    dtype: str = F32.name,
+    *,
+    bias: bool = False,
 ) -> Case:
     """c[m, n] = a . b; nt: b is [n, k], tn: a is [k, m]."""
     _positive(m=m, n=n, k=k)
     if layout not in LAYOUTS:
         raise GradletError(f"--layout {layout}: there are {', '.join(LAYOUTS)}")
-    random = _random()
+    element = _element(dtype)
+    random = _random(element)
     a = random(1, k, m) if layout == "tn" else random(1, m, k)
     b = random(1, n, k) if layout == "nt" else random(1, k, n)
     left = a[0].T if layout == "tn" else a[0]
@@ -71,17 +81,28 @@ def gemm(
         value, size = value + added, size + np.abs(added)
     sizes = {"batch": 1, "m": m, "n": n, "k": k}
     label = f"gemm {m}x{n}x{k} {layout}"
-    return _case(label, "gemm", layout, update, sizes, (a, b, added), m * n * k, value, size, k + 1)
+    return _case(
+        (label, "gemm", layout, update),
+        sizes,
+        element,
+        (a, b, added),
+        m * n * k,
+        value,
+        size,
+        k + 1,
+    )
 
 
-def linear(inputs: int, outputs: int, batch: int, step: str, update: str = "") -> Case:
+def linear(
+    inputs: int, outputs: int, batch: int, step: str, update: str = "", dtype: str = F32.name
+) -> Case:
     """A fully connected layer with weights w[outputs, inputs] and bias."""
     _positive(**{"in": inputs, "out": outputs, "batch": batch})
     _known_step(step)
     made = {
-        "forward": lambda: gemm(batch, outputs, inputs, "nt", update, bias=True),
-        "input_grad": lambda: gemm(batch, inputs, outputs, "nn", update),
-        "weight_grad": lambda: gemm(outputs, inputs, batch, "tn", update),
+        "forward": lambda: gemm(batch, outputs, inputs, "nt", update, dtype, bias=True),
+        "input_grad": lambda: gemm(batch, inputs, outputs, "nn", update, dtype),
+        "weight_grad": lambda: gemm(outputs, inputs, batch, "tn", update, dtype),
     }[step]()
     return _renamed(made, f"linear {inputs}->{outputs}, batch {batch}, {step}")
 
@@ -98,6 +119,7 @@ def conv2d(
     update: str = "",
     dilation: tuple[int, int] = (1, 1),
     layout: str = "chw",
+    dtype: str = F32.name,
 ) -> Case:
     """shape: channels, height, width, whatever the layout. padding: top, left, bottom, right."""
     _positive(**{"out-channels": channels, "groups": groups, "batch": batch})
@@ -114,7 +136,8 @@ def conv2d(
         "kernel": kernel,
         "layout": layout,
     }
-    random = _random()
+    element = _element(dtype)
+    random = _random(element)
     x = random(batch, *shape)
     w = random(channels, shape[0] // groups, *kernel)
     try:
@@ -145,7 +168,9 @@ def conv2d(
     label += f"stride {across['stride']}, groups {groups}, batch {batch}, {step}"
     label += f", dilation {dilation[0]}x{dilation[1]}" if max(dilation) > 1 else ""
     mode = f"{step}_hwc" if channels_last(attrs) else step
-    return _case(label, "conv2d", mode, update, sizes, operands, macs, value, size, sums[step])
+    return _case(
+        (label, "conv2d", mode, update), sizes, element, operands, macs, value, size, sums[step]
+    )
 
 
 def _known_layout(layout: str) -> None:
@@ -161,33 +186,49 @@ def _divisible(inputs: int, outputs: int, groups: int) -> None:
 
 
 def _case(
-    label: str,
-    family: str,
-    mode: str,
-    update: str,
+    what: tuple[str, str, str, str],
     sizes: Mapping[str, int],
+    element: Element,
     inputs: tuple[Array | None, ...],
     macs: int,
     value: Array,
     size: Array,
     roundings: int,
 ) -> Case:
-    """The same with an update fused into the store, if one is wanted."""
+    """what: label, family, mode, update. If an update is wanted, the same with it fused into the
+    store."""
+    label, family, mode, update = what
     known = families()[family].modes[mode].epilogues
     if update and update not in known:
         able = f"; there are {', '.join(known)}" if known else ""
         raise GradletError(f"--update {update}: {label} cannot be fused with it{able}")
     outputs: tuple[Array, ...] = (np.full(value.shape, np.nan, np.float32),)
+    hyper: tuple[Array, ...] = ()
     if update:
         states = 1 + len(epilogues()[update].outputs)
-        outputs = tuple(_random(7 + i)(*value.shape) for i in range(states))
+        outputs = tuple(_random(element, 7 + i)(*value.shape) for i in range(states))
         value, size = _updated(update, outputs, value, size)
         roundings += 4
-        if update in updates():
-            inputs = (*inputs, _hyper(update))
+        hyper = (_hyper(update),) if update in updates() else ()
         label = f"{label}, {update}"
-    bound = MARGIN * roundings * ROUNDOFF * size
-    return Case(label, family, mode, update, sizes, outputs, inputs, macs, value, bound)
+    bound = MARGIN * roundings * element.sums.unit_roundoff * size
+    if element.accumulate:
+        label = f"{label}, {element.name}"
+        bound = bound + element.unit_roundoff * (np.abs(value) + bound) + element.smallest
+    stored = [None if v is None else element.stored(v) for v in inputs]
+    return Case(
+        label,
+        family,
+        mode,
+        update,
+        sizes,
+        tuple(element.stored(v) for v in outputs),
+        (*stored, *hyper),
+        macs,
+        value,
+        bound,
+        element,
+    )
 
 
 def _updated(
@@ -212,7 +253,16 @@ def _renamed(case: Case, label: str) -> Case:
     return Case(**values)
 
 
-def _random(seed: int = 0) -> Any:
+def _element(dtype: str) -> Element:
+    found = ELEMENTS.get(dtype)
+    if found is None or not found.is_float:
+        known = ", ".join(name for name, element in ELEMENTS.items() if element.is_float)
+        raise GradletError(f"--dtype {dtype}: there are {known}")
+    return found
+
+
+def _random(element: Element, seed: int = 0) -> Any:
+    """Numbers that the element has."""
     generator = np.random.default_rng(seed)
 
     def draw(*shape: int) -> Array:
@@ -222,7 +272,7 @@ def _random(seed: int = 0) -> Any:
                 f"an operand of {'x'.join(map(str, shape))} has {elements:,} elements; L1, where "
                 f"it has to lie, never has room for more than {LARGEST:,}"
             )
-        return np.asarray(generator.standard_normal(shape), np.float32)
+        return np.asarray(element.rounded(generator.standard_normal(shape)), np.float32)
 
     return draw
 

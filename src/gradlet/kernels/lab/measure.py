@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.ir.elements import F32
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.cases import Case
@@ -97,9 +96,8 @@ def measure(
     """Every kernel that computes the case on this target, ranked."""
     _require_room(case, target)
     far = [operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs]
-    known = catalogue.candidates(
-        case.family, case.mode, case.epilogue, case.sizes, target.isa, F32.name, streamed=far
-    )
+    how, dtype = (case.family, case.mode, case.epilogue), case.element.name
+    known = catalogue.candidates(*how, case.sizes, target.isa, dtype, streamed=far)
     needed = {kernel: _near_bytes(case, kernel, target) for kernel in known}
     room = target.room(target.memories[0]) - SLACK
     found = [kernel for kernel in known if needed[kernel] <= room]
@@ -134,7 +132,7 @@ def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], natives: NativeRef
     causes = {name for stalls in middle.stalls for name in stalls}
     spent = {name: sum(stalls[name] for stalls in middle.stalls) for name in sorted(causes)}
     whole = middle.cycles * len(middle.stalls)
-    error = np.abs(middle.outputs[0] - case.expected)
+    error = np.abs(case.element.loaded(middle.outputs[0]) - case.expected)
     return Row(
         kernel.name,
         case.macs,

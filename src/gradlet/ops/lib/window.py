@@ -65,6 +65,18 @@ class Window:
         ]
         return (slice(None), slice(None), *spans)
 
+    def inside(self, x: Sequence[int], y: Sequence[int]) -> int:
+        """How many taps of all windows of a plane meet the input, not its padding."""
+        found = 1
+        for axis, (size, count) in enumerate(zip(x, y, strict=True)):
+            places = (
+                at * self.stride[axis] - self.padding[axis] + tap * self.dilation[axis]
+                for at in range(count)
+                for tap in range(self.kernel[axis])
+            )
+            found *= sum(0 <= place < size for place in places)
+        return found
+
     def forward_span(self, operand: str, axis: int) -> Span:
         """What rows (axis 0) or columns (1) of the input an output row or column needs."""
         return Span(operand, 2 + axis, self.stride[axis], -self.padding[axis], self.reach[axis])
