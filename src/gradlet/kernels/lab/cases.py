@@ -156,21 +156,31 @@ def conv2d(
         "input_grad": ("conv2d_input_grad", (dy, w)),
         "weight_grad": ("conv2d_weight_grad", (dy, x)),
     }[step]
-    value, size = (
-        OPS[op].reference(attrs, *(change(v.astype(np.float64)) for v in operands))[0]
-        for change in (np.asarray, np.abs)
-    )
+    value, size = _reference(op, attrs, operands)
     if step == "forward" and update == "sum":
         operands = (x, w, None)
         value, size = value - offset, size - np.abs(offset)
-    across = {name: "x".join(map(str, ints(attrs, name))) for name in ("kernel", "stride")}
-    label = f"conv2d {'x'.join(map(str, shape))} -> {channels}, kernel {across['kernel']}, "
-    label += f"stride {across['stride']}, groups {groups}, batch {batch}, {step}"
-    label += f", dilation {dilation[0]}x{dilation[1]}" if max(dilation) > 1 else ""
+    label = f"{_conv_label(attrs, shape, channels)}, batch {batch}, {step}"
     mode = f"{step}_hwc" if channels_last(attrs) else step
     return _case(
         (label, "conv2d", mode, update), sizes, element, operands, macs, value, size, sums[step]
     )
+
+
+def _reference(op: str, attrs: Attrs, operands: Sequence[Array]) -> tuple[Array, Array]:
+    """The result in float64, and that of the operands without their signs."""
+    wide = [operand.astype(np.float64) for operand in operands]
+    (value,), (size,) = (OPS[op].reference(attrs, *map(f, wide)) for f in (np.asarray, np.abs))
+    return value, size
+
+
+def _conv_label(attrs: Attrs, shape: Sequence[int], channels: int) -> str:
+    kernel, stride, dilation = (
+        "x".join(map(str, ints(attrs, name))) for name in ("kernel", "stride", "dilation")
+    )
+    label = f"conv2d {'x'.join(map(str, shape))} -> {channels}, kernel {kernel}, stride {stride}"
+    label += f", dilation {dilation}" if dilation != "1x1" else ""
+    return f"{label}, groups {attrs['groups']}"
 
 
 def _known_layout(layout: str) -> None:
