@@ -7,7 +7,7 @@ one, each tensor once; a result stays as it was computed until somebody needs it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -81,10 +81,10 @@ class _Pass:
         self.names: dict[str, str] = {}
 
     def run(self) -> Graph:
-        readers = self.graph.consumers()
+        consumers = self.graph.consumers()
         for tensor in self.graph.tensors.values():
             if tensor.name in self.graph.inputs or tensor.name in self.graph.data:
-                self._external(tensor, readers[tensor.name])
+                self._external(tensor, list(_readers(consumers, tensor.name)))
         for node in self.graph.nodes:
             self._node(node)
         outputs = tuple(self.casts.to(self.names[name], F32.name) for name in self.graph.outputs)
@@ -114,7 +114,7 @@ class _Pass:
 
     def _stored(self, tensor: Tensor, readers: Sequence[Node]) -> str:
         """The type that all readers want, where the numbers may be rounded once and for all."""
-        wanted = {self.types[node.name] for node in readers if not OPS[node.op].view}
+        wanted = {self.types[node.name] for node in readers}
         if not tensor.element.is_float or len(wanted) != 1:
             return tensor.dtype
         dtype = wanted.pop()
@@ -147,6 +147,15 @@ class _Pass:
             name=node.outputs[0],
         )
         self.names.update(zip(node.outputs, made, strict=True))
+
+
+def _readers(consumers: Mapping[str, Sequence[Node]], name: str) -> Iterator[Node]:
+    """The nodes that compute with a tensor, as it is or as a view."""
+    for node in consumers[name]:
+        if OPS[node.op].view:
+            yield from _readers(consumers, node.outputs[0])
+        else:
+            yield node
 
 
 def _types_of_nodes(graph: Graph, precision: Precision) -> Mapping[str, str]:
