@@ -185,7 +185,8 @@ KINDS = {"f16": torch.float16, "bf16": torch.bfloat16}
 
 def widened(element: Element) -> Array:
     """What PyTorch makes of every pattern."""
-    return torch.from_numpy(PATTERNS.view(np.int16)).view(KINDS[element.name]).float().numpy()
+    tensor = torch.from_numpy(PATTERNS.view(np.int16)).view(KINDS[element.name])
+    return np.asarray(tensor.float().numpy())
 
 
 def hard_to_round(element: Element) -> Array:
@@ -203,7 +204,7 @@ def hard_to_round(element: Element) -> Array:
 
 def narrowed_by_torch(element: Element, numbers: Array) -> Array:
     tensor = torch.from_numpy(numbers).to(KINDS[element.name])
-    return tensor.view(torch.int16).numpy().view(np.uint16)
+    return np.asarray(tensor.view(torch.int16).numpy()).view(np.uint16)
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["machine", "software"])
