@@ -57,6 +57,11 @@ TABLE = (
         for x in bench.LAYOUTS
     ),
     *(
+        Measured(f"gemm 64x64x64 {x} {d}", partial(bench.gemm, 64, 64, 64, x, "", d), goal)
+        for x, goal in (("nt", 10.2), ("nn", 9.6), ("tn", 9.3))
+        for d in ("f16", "bf16")
+    ),
+    *(
         Measured(f"gemm 80x64x128 {x}", partial(bench.gemm, 80, 64, 128, x), 5.3, "128k")
         for x in bench.LAYOUTS
     ),

@@ -61,10 +61,9 @@ def load_half(asm: Asm, into: str, base: str, offset: int = 0) -> None:
 
 def load_half_post(asm: Asm, into: str, base: str, step: int | str) -> None:
     """The same; base += step, a number of bytes or a register."""
-    if isinstance(step, str):
-        asm(".insn r 0x0b, 7, 0x28,", into, base, step)
-    else:
-        asm(".insn i 0x0b, 5,", into, f"{step}({base})")
+    by_register = isinstance(step, str)
+    last = (into, base, step) if by_register else (into, f"{step}({base})")
+    asm(".insn r 0x0b, 7, 0x28," if by_register else ".insn i 0x0b, 5,", *last)
 
 
 def store_half(asm: Asm, value: str, base: str, offset: int = 0) -> None:
