@@ -18,7 +18,7 @@ from gradlet.ops.dropout import dropout_state
 from gradlet.ops.learning.labels import LOSSES
 from gradlet.ops.learning.optimizer import clip_of, hyper_of, optimizer_of
 from gradlet.planner.launch import Ref
-from gradlet.planner.model import FAR, KINDS, NEAR, Call, Plan
+from gradlet.planner.model import FARTHEST, KINDS, L1, Call, Plan
 from gradlet.planner.parts import parts
 from gradlet.runtime import headers, startup
 from gradlet.support.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
@@ -89,7 +89,7 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "used": plan.used,
         "macs": plan.macs(),
         "arenas": list(arenas(plan)),
-        **{f"{k}_bytes": sum(map(plan.region_bytes, (k, NEAR + k, FAR + k))) for k in KINDS},
+        **{f"{k}_bytes": sum(map(plan.region_bytes, (k, L1 + k, FARTHEST + k))) for k in KINDS},
         **_golden_view(plan, expected, tensors),
     }
 
@@ -110,7 +110,7 @@ def _of_target(target: Target) -> dict[str, Any]:
         "startup": [f"{target.port}/{name}" for name in startup(target.port)],
         "gvsoc": target.gvsoc,
         "memories": target.memories,
-        "near_level": target.memories[0].name,
+        "l1_level": target.memories[0].name,
         "home_level": target.home.name,
         "machine": dict(target.machine),
         "sim_options": " ".join(simulator_options(target)) if target.machine else "",

@@ -20,10 +20,10 @@ from gradlet.targets.target import Memory, Target
 KINDS = ("arena", "weights", "constants")
 """arena: activations, gradients, scratch. weights: what survives a step and changes. constants:
 what never changes, and may stay in flash."""
-NEAR, FAR = "near_", "far_"
-REGIONS = tuple(place + kind for place in ("", NEAR, FAR) for kind in KINDS)
-"""The near ones hold what lies in a nearer memory than the rest, the far ones what lies farther
-away; each region is an array in C."""
+L1, FARTHEST = "l1_", "farthest_"
+REGIONS = tuple(place + kind for place in ("", L1, FARTHEST) for kind in KINDS)
+"""Those with a prefix hold what lies in L1 or in the farthest memory, the others what lies in the
+default memory; each region is an array in C."""
 EPILOGUE, UPDATE, BIAS_GRADIENT = "epilogue", "update", "bias_gradient"
 LINEAR_BACKWARD, LOSS_GRADIENT = "linear_backward", "loss_gradient"
 """Fusions that others than their rules must know; each has a file of that name in planner/fuse/."""
@@ -57,7 +57,7 @@ class Buffer:
     @property
     def kind(self) -> str:
         """arena, weights or constants, wherever it lies."""
-        return self.region.removeprefix(NEAR).removeprefix(FAR)
+        return self.region.removeprefix(L1).removeprefix(FARTHEST)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Plan:
 
     @cached_property
     def sizes_bytes(self) -> int:
-        """What the sizes of calls take; kernels look at them all the time, so they lie near.
+        """What the sizes of calls take; kernels look at them all the time, so they lie in L1.
         Those of tiled calls are in their tables."""
         return 4 * sum(size_words(launch.sizes[0]) for launch in self.distinct_sizes.values())
 
@@ -193,9 +193,9 @@ class Plan:
     @property
     def sizes_level(self) -> Memory:
         """The nearest memory, unless the sizes would not fit there."""
-        near = self.target.memories[0]
-        taken = self.level_bytes(near.name) + self.control_bytes
-        return near if taken + self.sizes_bytes <= self.target.room(near) else self.level
+        l1 = self.target.memories[0]
+        taken = self.level_bytes(l1.name) + self.control_bytes
+        return l1 if taken + self.sizes_bytes <= self.target.room(l1) else self.level
 
     @property
     def level(self) -> Memory:
@@ -212,7 +212,7 @@ class Plan:
     @property
     def image_bytes(self) -> int:
         """What is copied nearer when the program starts, and lies in the farthest memory before."""
-        return sum(self.region_bytes(NEAR + kind) for kind in ("weights", "constants"))
+        return sum(self.region_bytes(L1 + kind) for kind in ("weights", "constants"))
 
     def overhead(self, memory: Memory) -> int:
         """Bytes that are no data: sizes and tables of calls, initial values of other memories."""
