@@ -158,12 +158,21 @@ class Plan:
     def used(self) -> int:
         return sum(self.region_bytes(region) for region in REGIONS)
 
-    @property
+    @cached_property
+    def distinct_sizes(self) -> dict[str, Launch]:
+        """Launches of calls without tiles, one for all that get the same sizes: a loop that was
+        unrolled has the same ones in every round."""
+        whole = (launch for call in self.calls if not call.tiling for launch in call.whole)
+        found: dict[str, Launch] = {}
+        for launch in whole:
+            found.setdefault(launch.sizes_key, launch)
+        return found
+
+    @cached_property
     def sizes_bytes(self) -> int:
         """What the sizes of calls take; kernels look at them all the time, so they lie in L1.
         Those of tiled calls are in their tables."""
-        whole = (launch for c in self.calls if not c.tiling for launch in c.whole)
-        return 4 * sum(size_words(launch.sizes[0]) for launch in whole)
+        return 4 * sum(size_words(launch.sizes[0]) for launch in self.distinct_sizes.values())
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
