@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Attrs, Graph, Shape, Site
+from gradlet.ir.graph import Array, Attrs, Graph, Node, Shape, Site
 from gradlet.ir.recipe import Recipe
 from gradlet.ops.base import OPS, Arrays, Axis, Lowering, Op, ShapeError, register
 from gradlet.ops.lib.pointwise import Pointwise
@@ -234,9 +234,15 @@ def remembered_of(graph: Graph) -> dict[str, dict[str, str]]:
     op = optimizer_of(graph)
     updates = [node for node in graph.nodes if node.op == op.name]
     return {
-        key: {node.inputs[0]: node.inputs[op.inputs.index(slot)] for node in updates}
+        key: {_weight(graph, node): node.inputs[op.inputs.index(slot)] for node in updates}
         for slot, key in op.remembers.items()
     }
+
+
+def _weight(graph: Graph, update: Node) -> str:
+    """Whose step it is, also where the step takes a copy of it in another element type."""
+    made = graph.producer().get(update.inputs[0])
+    return made.inputs[0] if made else update.inputs[0]
 
 
 def optimizer_of(graph: Graph) -> Update:
