@@ -83,6 +83,8 @@ def steps(parameters, constants, batches, count, accumulate):
                 if name in gradients:
                     old = 0 if parameter.grad is None else parameter.grad
                     parameter.grad = old + gradients[name]
+                    limit = LIMITS.get(name)
+                    fault |= limit is not None and not (parameter.grad.abs() < limit).all()
             losses.append(v[LOSS].item())
             constants = {**constants, **{old: v[new].detach() for old, new in STATES}}
         before = {name: t.detach().clone() for name, t in v.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -219,7 +219,9 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
     extra = epilogues()[kernel.epilogue]
-    return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+    own = mode.outputs[0].dtype  # what an optimizer remembers is as the weight is
+    states = (replace(state, dtype=state.dtype or own) for state in extra.outputs)
+    return (*mode.outputs, *states), (*mode.inputs, *extra.inputs)
 
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:

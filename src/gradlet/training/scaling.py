@@ -111,7 +111,7 @@ class Scaled:
 
     def settings(self, hyper: str, op: Update) -> str:
         """Those of a step that may be skipped."""
-        neutral = tuple(_NEUTRAL.get(name, -1) for name in op.hyper)
+        neutral = tuple(NEUTRAL.get(name, -1) for name in op.hyper)
         return self._add("scale_neutral", [hyper, self.gate], "hyper.now", {"neutral": neutral})
 
     def correction(self, name: str) -> str:
@@ -131,5 +131,5 @@ class Scaled:
         yield self.scale, made
 
 
-_NEUTRAL = {"lr": 0, "weight_decay": 0, "momentum": 1, "nesterov": 0, "beta1": 1, "beta2": 1}
+NEUTRAL = {"lr": 0, "weight_decay": 0, "momentum": 1, "nesterov": 0, "beta1": 1, "beta2": 1}
 """With these and a gradient of 0 an update leaves everything as it is."""
