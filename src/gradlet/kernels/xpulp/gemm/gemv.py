@@ -293,8 +293,9 @@ class _Kernel:
                 load_half_post(asm, total, BIAS, self.bytes)
             else:
                 asm.lw_post(total, BIAS, 4)
-        for total in sums if self.narrow else ():
-            self.narrow.widen(asm, total, total)
+        if self.narrow:
+            for total in sums:
+                self.narrow.widen(asm, total, total)
         asm.branch("j", to=go)
         asm.label(plain)
         for total in sums:

@@ -199,8 +199,9 @@ class Kernel:
                 load_half(asm, value, self.columns, self.element.bytes * column)
             else:
                 asm.lw(value, self.columns, 4 * column)
-        for value in held if self.narrow else ():
-            self.narrow.widen(asm, value, value)
+        if self.narrow:
+            for value in held:
+                self.narrow.widen(asm, value, value)
         for value in held if self.epilogue == "sgd" else ():
             asm("fmul.s", value, value, SCALE)
         for total in sums:
