@@ -9,9 +9,11 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
 from gradlet.kernels.catalogue import Kernel
 from gradlet.ops.base import Size
+from gradlet.ops.cast import name_of
 from gradlet.planner.launch import Launch, launch_from_json
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, views_of
 from gradlet.planner.tiling import Tiling, tiling_from_json
@@ -156,12 +158,21 @@ class Plan:
     def used(self) -> int:
         return sum(self.region_bytes(region) for region in REGIONS)
 
-    @property
+    @cached_property
+    def distinct_sizes(self) -> dict[str, Launch]:
+        """Launches of calls without tiles, one for all that get the same sizes: a loop that was
+        unrolled has the same ones in every round."""
+        whole = (launch for call in self.calls if not call.tiling for launch in call.whole)
+        found: dict[str, Launch] = {}
+        for launch in whole:
+            found.setdefault(launch.sizes_key, launch)
+        return found
+
+    @cached_property
     def sizes_bytes(self) -> int:
         """What the sizes of calls take; kernels look at them all the time, so they lie in L1.
         Those of tiled calls are in their tables."""
-        whole = (launch for c in self.calls if not c.tiling for launch in c.whole)
-        return 4 * sum(size_words(launch.sizes[0]) for launch in whole)
+        return 4 * sum(size_words(launch.sizes[0]) for launch in self.distinct_sizes.values())
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -254,6 +265,9 @@ class Plan:
         totals = {"forward": 0, "weight_grad": 0, "input_grad": 0}
         parameters = {grad for name, grad in self.graph.grads if name in set(self.graph.trained)}
         producers = {name: node for node in self.graph.nodes for name in node.outputs}
+        casts = set(map(name_of, ELEMENTS))
+        while cast := {g for g in parameters if g in producers and producers[g].op in casts}:
+            parameters = (parameters - cast) | {producers[grad].inputs[0] for grad in cast}
         weight_nodes = {producers[grad].name for grad in parameters if grad in producers}
         for call in self.calls:
             if call.phase == "forward":
