@@ -153,6 +153,7 @@ def _tensor(
         "accessor": accessors.get(name, ""),
         "c": element.c,
         "element": element.name,
+        "rounds": element.store.format("values[i]") if element.accumulate else "",
         "shape": tensor.shape,
         "elements": tensor.elements,
         "place": place(plan.prefix, buffer.region, buffer.offset, element if union else None),

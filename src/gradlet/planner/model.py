@@ -9,9 +9,11 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
 from gradlet.kernels.catalogue import Kernel
 from gradlet.ops.base import Size
+from gradlet.ops.cast import name_of
 from gradlet.planner.launch import Launch, launch_from_json
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, views_of
 from gradlet.planner.tiling import Tiling, tiling_from_json
@@ -263,6 +265,9 @@ class Plan:
         totals = {"forward": 0, "weight_grad": 0, "input_grad": 0}
         parameters = {grad for name, grad in self.graph.grads if name in set(self.graph.trained)}
         producers = {name: node for node in self.graph.nodes for name in node.outputs}
+        casts = set(map(name_of, ELEMENTS))
+        while cast := {g for g in parameters if g in producers and producers[g].op in casts}:
+            parameters = (parameters - cast) | {producers[grad].inputs[0] for grad in cast}
         weight_nodes = {producers[grad].name for grad in parameters if grad in producers}
         for call in self.calls:
             if call.phase == "forward":
