@@ -137,6 +137,11 @@ def dtype_of(family: str, mode: str, site: Site) -> str:
         *zip(known.outputs, site.outs, strict=False),
         *zip(known.inputs, site.ins, strict=False),
     )
+    for operand, tensor in pairs:
+        if operand.dtype and operand.dtype != tensor.dtype:
+            raise InternalError(
+                f"{site.node.op} '{site.node.name}' needs {tensor} in {operand.dtype}"
+            )
     found = {tensor.name: tensor.dtype for operand, tensor in pairs if not operand.dtype}
     if len(set(found.values())) > 1:
         listed = ", ".join(f"'{name}' {dtype}" for name, dtype in found.items())
