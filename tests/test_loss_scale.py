@@ -24,7 +24,7 @@ from gradlet.support import compiler
 from gradlet.training import scaling
 from gradlet.training.scaling import Scaling, scaling_of
 
-STEPS = 8
+STEPS = 7
 
 
 class Network(nn.Module):
@@ -78,7 +78,7 @@ def test_steps_that_overflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], target: str
 ) -> None:
     """The first ones do, until the scale is small enough; then it grows, and they do again."""
-    monkeypatch.setattr(scaling, "START", 2.0**18)
+    monkeypatch.setattr(scaling, "START", 2.0**16)
     monkeypatch.setattr(scaling, "INTERVAL", 2)
     built = project(tmp_path / "p", images(), target, **settings)
     skipped = [after[2] for after in scales(built)]
@@ -86,10 +86,10 @@ def test_steps_that_overflow(
     assert skipped[-1] < STEPS - 2, "some steps are good"
     verdict = gradlet.verify(built, steps=STEPS)
     assert verdict.passed, verdict.to_json()
-    assert verdict.steps == STEPS
     assert all(verdict.bit_identical.values())
     rows = [row.name for row in verdict.tensors]
-    assert f"loss_scale.next after step {STEPS}" in rows
+    assert f"loss_scale.next after step {verdict.steps}" in rows
+    assert verdict.steps > skipped[2] + 2, "some good steps are judged, before training is chaotic"
     assert any(name.startswith("module: last.weight after step") for name in rows)
 
 

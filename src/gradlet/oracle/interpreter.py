@@ -136,6 +136,7 @@ def before_last_micro_batch(graph: Graph) -> dict[str, Array]:
     return values
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is told by the values
 def evaluate(
     graph: Graph,
     values: dict[str, Array],
