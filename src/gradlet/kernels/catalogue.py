@@ -226,6 +226,12 @@ def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
     return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
 
 
+def streamed(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
+    """The same among all its operands, outputs first: weights that it updates it writes back, too."""
+    own, (outputs, inputs) = variant_of(kernel).streamed(how), operands(kernel)
+    return tuple(n for n, operand in enumerate((*outputs, *inputs)) if operand.name in own)
+
+
 def updated(kernel: Kernel) -> bool:
     """Whether the result depends on what its memory held before."""
     return bool(kernel.epilogue) and not epilogues()[kernel.epilogue].fresh
