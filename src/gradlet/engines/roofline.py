@@ -41,7 +41,7 @@ class Bound:
 
 def bound(plan: Plan, call: Call) -> Bound:
     instructions = max(_of_macs(plan, call), _words(plan, call))
-    copying = _copying(plan, call.tiling) if call.tiling else 0.0
+    copying = _copying(plan, call, call.tiling) if call.tiling else 0.0
     return Bound(instructions / plan.target.cores, copying)
 
 
@@ -81,12 +81,12 @@ def _words(plan: Plan, call: Call) -> float:
     places that only the data tell need not be touched."""
     nodes = {node.name: node for node in plan.graph.nodes}
     looked_up = any(OPS[nodes[name].op].integers for name in call.nodes)
-    read = {*call.inputs, *(call.outputs if call.updates else ())}
+    read = {*call.inputs, *call.replaced}
     names = [*call.outputs, *(() if looked_up else read)]
     return sum(plan.graph.tensors[name].bytes for name in filter(None, names)) / WORD
 
 
-def _copying(plan: Plan, tiling: Tiling) -> float:
+def _copying(plan: Plan, call: Call, tiling: Tiling) -> float:
     machine = dict(plan.target.machine)
     places = plan.buffer_of()
     known = {memory.name: n for n, memory in enumerate(plan.target.memories)}
@@ -94,8 +94,8 @@ def _copying(plan: Plan, tiling: Tiling) -> float:
     for view in tiling.views:
         if view is None or not (view.load or view.store or view.fetched):
             continue
-        size = _bytes(view, tiling)
-        come, go = (view.load or view.fetched) * size, view.store * size
+        size, back = _bytes(view, tiling), view.fetched and view.tensor in call.outputs
+        come, go = (view.load or view.fetched) * size, (view.store or back) * size
         if known[places[view.tensor].level] > 1:
             farthest += come + go
         inward, outward = inward + come, outward + go

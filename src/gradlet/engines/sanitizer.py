@@ -147,8 +147,9 @@ class Sanitizer:
         for view in filter(None, tiling.views):
             if view.fetched and not prefetched:  # by the kernel, to its scratch
                 assert self.call is not None
-                self._grant_copy(self.span(view.tensor), read=True, write=False)
-                self._grant_copy(self.span(self.call.scratch), read=False, write=True)
+                back = view.tensor in self.call.outputs
+                self._grant_copy(self.span(view.tensor), read=True, write=back)
+                self._grant_copy(self.span(self.call.scratch), read=back, write=True)
             if not view.buffer or (prefetched and not view.prefetched):
                 continue
             if view.load or view.store:
@@ -191,7 +192,7 @@ class Sanitizer:
                 inputs.append(span)
             else:  # partial sums lie behind the operands
                 tensor = placement.view.tensor
-                outputs.append((span, self.call.updates and tensor in self.call.outputs))
+                outputs.append((span, tensor in self.call.replaced))
         stays = {
             span: updated or not fresh or any(span.meets(other) for other in inputs)
             for span, updated in outputs

@@ -82,8 +82,9 @@ class Variant:
     its own parameters and `cores`. cost is the cycles of the busiest core, of the target's [cost],
     for those whose multiply-adds do not tell; a generator may have a function for it instead.
 
-    streams: inputs that the kernel itself copies to its scratch, piece by piece: those that `must`
-    not lie in L1, and those that `may` lie anywhere. rank: of several that fit, the highest is
+    streams: operands that the kernel itself copies to its scratch, piece by piece: those that `must`
+    not lie in L1, and those that `may` lie anywhere; weights that it updates it copies back as well.
+    epilogues: the only ones that it has, if not all that its mode has. rank: of several that fit, the highest is
     taken; portable C stands below what is written for an instruction set. elements: those that it
     is rendered for."""
 
@@ -99,6 +100,7 @@ class Variant:
     cost: str = ""
     streams: tuple[tuple[str, str], ...] = ()
     elements: tuple[str, ...] = (F32.name,)
+    epilogues: tuple[str, ...] | None = None
 
     def takes(self, element: Element) -> bool:
         kinds = {element.name}
@@ -107,6 +109,8 @@ class Variant:
         return bool(kinds & set(self.elements))
 
     def stores(self, epilogue: str) -> bool:
+        if self.epilogues is not None and epilogue not in self.epilogues:
+            return False
         return self.isa != "xpulp" or epilogue in ("", *IN_ASSEMBLER)
 
     def streamed(self, how: str = MUST) -> tuple[str, ...]:
@@ -179,6 +183,7 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     expanded(item.get("cost", ""), terms),
                     tuple(item.get("streams", {}).items()),
                     tuple(item.get("elements", (F32.name,))),
+                    tuple(item["epilogues"]) if "epilogues" in item else None,
                 )
 
 

@@ -131,6 +131,13 @@ class Call:
         """Whether its outputs are weights, which the update by their gradient replaces."""
         return self.fusion in (UPDATE, BIAS_GRADIENT)
 
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Those of its outputs that take the place of weights, biases or states which it reads."""
+        if self.fusion == LINEAR_BACKWARD:
+            return self.outputs[1:]
+        return self.outputs if self.updates else ()
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -91,7 +91,9 @@ def _names(call: Call, launch: int) -> list[str]:
 
 def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
     """Of a call for three nodes: gradients of a layer's input and of its weights, the update; or
-    for four: the first gradient goes through the ReLU that has made the input."""
+    for four: the first gradient goes through the ReLU that has made the input. Two more are a sum
+    beside, and its update."""
+    nodes, beside = (nodes[:-2], nodes[-2:]) if len(call.whole) > 1 else (nodes, ())
     ops = [(node.op, node.attrs.get("layout", "")) for node in nodes]
     product, *masks, gradient, update = nodes
     between = [("relu_grad", "")] if masks else []
@@ -112,16 +114,21 @@ def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterato
             yield "the ReLU is not the one that has made its input"
     yield from _needed_elsewhere(graph, nodes, inside)
     inputs = (*gradient.inputs, update.inputs[2])
-    result = (masks[0] if masks else product).outputs
-    if (call.outputs, call.inputs) != ((*result, *update.outputs), inputs):
+    outputs = (*(masks[0] if masks else product).outputs, *update.outputs)
+    if beside:
+        outputs = (*outputs, *beside[1].outputs)
+        yield from _made_beside(graph, update, beside, call)
+    if (call.outputs, call.inputs) != (outputs, inputs):
         yield "its operands are not those of its nodes"
     rows, columns = graph.tensors[w].shape
     wanted = ("back", "relu_sgd" if masks else "sgd", {"n": columns, "k": rows})
     if (call.kernel.family, call.kernel.mode, dict(call.sizes)) != wanted:
         yield f"{call.kernel.name} does not compute that"
     shapes = ((slope, rows), (inputs[1], columns), (product.outputs[0], columns))
-    if any(graph.tensors[name].elements != size for name, size in shapes) or call.tiling:
-        yield "it is for a single sample, as a whole"
+    if any(graph.tensors[name].elements != size for name, size in shapes):
+        yield "it is for a single sample"
+    if call.tiling and call.tiling.axes:
+        yield "it has tiles, and cannot"
 
 
 def _needed_elsewhere(graph: Graph, nodes: Sequence[Node], inside: Sequence[str]) -> Iterator[str]:
@@ -168,11 +175,19 @@ def _seen_through(graph: Graph, name: str) -> list[str]:
 
 def _bias_gradient(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
     """Of a weight gradient and its update, with a sum and its update beside them."""
-    if len(nodes) != 4 or [launch.barrier for launch in call.whole] != [True, False]:
+    if len(nodes) != 4:
         yield "it is not a weight gradient and a sum, each with its update"
         return
     yield from _update(graph, nodes[:2], call)
-    beside, (_, own, total, update) = call.whole[1], nodes
+    yield from _made_beside(graph, nodes[1], nodes[2:], call)
+
+
+def _made_beside(graph: Graph, own: Node, nodes: Sequence[Node], call: Call) -> Iterator[str]:
+    """Of a sum and its update, beside the update of the weights."""
+    if [launch.barrier for launch in call.whole] != [True, False]:
+        yield "it is not a weight gradient and a sum, each with its update"
+        return
+    beside, (total, update) = call.whole[1], nodes
     if total.op != "sum" or update.inputs[1:2] != total.outputs:
         yield "what is made beside is not a sum and its update"
     elif update.op != own.op or update.inputs[2] != own.inputs[2]:

@@ -4,7 +4,7 @@ a launch with no barrier before it, and it is updated as the weights are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -75,13 +75,19 @@ def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
     update."""
     fused = fusable(graph, isa)
     nodes = {node.name: node for node in graph.nodes}
-    for first, pair in _pairs(graph, fused).items():
+    for first, pair in pairs(graph, fused).items():
         yield FusionGroup((nodes[first], fused[first]), BIAS_GRADIENT, pair)
 
 
 def call(lower: Lowerer, group: FusionGroup) -> Call:
     made = updating(lower, group)
-    carrier, (node, update) = group.nodes[0], group.beside
+    return replace(made, whole=(*made.whole, launch(lower, group.nodes[0], group.beside, made)))
+
+
+def launch(lower: Lowerer, carrier: Node, beside: Sequence[Node], made: Call) -> Launch:
+    """The sum and its update, beside the gradient of the weights; made: the call of both, whose last
+    outputs are those of the update, and its last input the settings."""
+    node, update = beside
     site = lower.graph.site(carrier)
     total = fused_sum(site, node.inputs[0], lower.graph.tensors[node.outputs[0]].shape)
     assert total is not None, f"{node.name} does not go with {carrier.name}"
@@ -92,10 +98,10 @@ def call(lower: Lowerer, group: FusionGroup) -> Call:
     dtype = lower.graph.tensors[node.outputs[0]].dtype
     kernel = lower.kernel(FAMILY, SUM, update.op, sizes, dtype)
     operands = (*results, summed, len(made.operands) - 1)
-    return replace(made, whole=(*made.whole, Launch(kernel, operands, (sizes,), barrier=False)))
+    return Launch(kernel, operands, (sizes,), barrier=False)
 
 
-def _pairs(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
+def pairs(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
     """From a weight gradient to the sum that goes with it, and its update."""
     source = view_sources(graph)
     sums: dict[str, list[Pair]] = {}

@@ -22,10 +22,10 @@ from gradlet.planner.tile.classes import (
     view_on,
 )
 from gradlet.planner.tile.launches import TileLaunches
-from gradlet.planner.tile.request import Problems
+from gradlet.planner.tile.request import Problems, cut
 from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
 from gradlet.planner.tile.search import Candidate, Operand, Problem, estimate, explored
-from gradlet.planner.tile.streaming import far_sizes, fetching
+from gradlet.planner.tile.streaming import far_sizes, fetching, quicker
 from gradlet.planner.tiling import TileAxis, Tiling
 from gradlet.targets.target import Target
 
@@ -111,10 +111,10 @@ class Tiler:
         )
         tries: list[tuple[Call, Sequence[Operand | None]]] = [
             (call, operands),
-            *fetching(call, operands, self.target.isa),
+            *fetching(site, call, operands, self.target.isa),
         ]
         wanted = self.variants.get(call.kernel.family)
-        tries.sort(key=lambda item: item[0].kernel.variant != wanted)
+        tries.sort(key=lambda item: (item[0].kernel.variant != wanted, not quicker(item[0], call)))
         for left in range(1, len(far)):
             seen = [
                 replace(operand, buffered=False) if operand and n in far[:left] else operand
@@ -131,14 +131,15 @@ class Tiler:
     def fetchers(self, request: TilingRequest) -> list[str]:
         """Variants that fetch an operand of this call themselves."""
         operands = self.problems.operands_of(request.group, request.call, request.near)
-        return [
-            call.kernel.variant for call, _ in fetching(request.call, operands, self.target.isa)
-        ]
+        site = self.problems.site_of(request.group)
+        found = fetching(site, request.call, operands, self.target.isa)
+        return [call.kernel.variant for call, _ in found]
 
     def _seen(self, request: TilingRequest, variant: str) -> tuple[Call, Sequence[Operand | None]]:
         """The call and its operands as a variant sees them."""
         operands = self.problems.operands_of(request.group, request.call, request.near)
-        for call, seen in fetching(request.call, operands, self.target.isa):
+        site = self.problems.site_of(request.group)
+        for call, seen in fetching(site, request.call, operands, self.target.isa):
             if call.kernel.variant == variant:
                 return call, seen
         return request.call, operands
@@ -250,6 +251,8 @@ class Tiler:
         if parts is None:
             return tiles[-1].name
         sizes = tuple({**part.sizes, **far_sizes(site, call.kernel)} for part in parts)
+        if not cut(group):
+            sizes = (call.sizes,)
         summed = any(axis.reduction for axis in tiles)
         kernel, more = self.launches.kernels(call, sizes, summed, variant)
         if kernel is None:
@@ -263,10 +266,14 @@ class Tiler:
             view_on(operand, places, tiles, problem.double_buffered) if operand else None
             for operand in (*operands, *sums)
         )
-        if not all(copyable(view, tiles) for view in views if view):
+        anywhere = bool(far_sizes(site, call.kernel))
+        if not all(copyable(w, tiles, anywhere=w.fetched and anywhere) for w in views if w):
             return tiles[-1].name
         tiling = Tiling(tuple(tiles), views, problem.double_buffered)
-        launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
+        if cut(group):
+            launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
+        else:
+            launches = call.by(kernel).whole
         scratch = max(self.problems.scratch(kernel, item) for item in sizes)
         return Schedule(kernel, replace(tiling, launches=launches), scratch)
 
