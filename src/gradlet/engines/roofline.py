@@ -7,6 +7,7 @@ What lies in a backing memory comes and goes once, at the bandwidth of the DMA.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -15,7 +16,7 @@ from gradlet.ir.elements import F32
 from gradlet.kernels.catalogue import Kernel, candidates, render, variant_of
 from gradlet.kernels.xpulp.isa.issue import instructions_per_mac
 from gradlet.ops import OPS
-from gradlet.planner.model import Call, Plan
+from gradlet.planner.model import Call, Plan, fetched_places
 from gradlet.planner.tiling import WORD, TileView, Tiling, region_elements
 from gradlet.targets.target import Target
 
@@ -41,7 +42,7 @@ class Bound:
 
 def bound(plan: Plan, call: Call) -> Bound:
     instructions = max(_of_macs(plan, call), _words(plan, call))
-    copying = _copying(plan, call, call.tiling) if call.tiling else 0.0
+    copying = _copying(plan, call)
     return Bound(instructions / plan.target.cores, copying)
 
 
@@ -86,22 +87,32 @@ def _words(plan: Plan, call: Call) -> float:
     return sum(plan.graph.tensors[name].bytes for name in filter(None, names)) / WORD
 
 
-def _copying(plan: Plan, call: Call, tiling: Tiling) -> float:
+def _copying(plan: Plan, call: Call) -> float:
     machine = dict(plan.target.machine)
     places = plan.buffer_of()
     known = {memory.name: n for n, memory in enumerate(plan.target.memories)}
     inward = outward = farthest = 0
-    for view in tiling.views:
-        if view is None or not (view.load or view.store or view.fetched):
-            continue
-        size, back = _bytes(view, tiling), view.fetched and view.tensor in call.outputs
-        come, go = (view.load or view.fetched) * size, (view.store or back) * size
-        if known[places[view.tensor].level] > 1:
+    for name, come, go in _copies(plan, call):
+        if known[places[name].level] > 1:
             farthest += come + go
         inward, outward = inward + come, outward + go
     each_way = WORD * machine["dma_ports"] // 2
     beyond = farthest / machine["dma_l3_rate"] if farthest else 0.0
     return max(inward / each_way, outward / each_way, beyond)
+
+
+def _copies(plan: Plan, call: Call) -> Iterator[tuple[str, int, int]]:
+    """Tensors, and how many bytes of them come and go: what is seen through views, and what kernels
+    fetch themselves."""
+    tiling = call.tiling
+    for view in tiling.views if tiling else ():
+        if view and view.buffer:
+            size = _bytes(view, tiling)
+            yield view.tensor, view.load * size, view.store * size
+    for place in fetched_places(call):
+        name, view = call.operands[place], tiling.views[place] if tiling else None
+        size = _bytes(view, tiling) if view else plan.graph.tensors[name].bytes
+        yield name, size, (place < len(call.outputs)) * size
 
 
 def _bytes(view: TileView, tiling: Tiling) -> int:

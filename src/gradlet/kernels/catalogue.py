@@ -271,6 +271,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             sizes_type=sizes_type(kernel.family, prefix),
             load=kernel.element.load.format,
             store=_store(kernel),
+            stored=kernel.element.store.format,
             block_params=", ".join(
                 p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
             ),

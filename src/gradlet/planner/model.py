@@ -10,7 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
-from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.catalogue import Kernel, streamed
+from gradlet.kernels.family import MUST
 from gradlet.ops.base import Size
 from gradlet.planner.launch import Launch, launch_from_json
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, views_of
@@ -137,6 +138,17 @@ class Call:
         if self.fusion == LINEAR_BACKWARD:
             return self.outputs[1:]
         return self.outputs if self.updates else ()
+
+
+def fetched_places(call: Call, how: str = MUST) -> tuple[int, ...]:
+    """By number, the operands that kernels of the call fetch themselves: those that they must, or
+    may."""
+    return tuple(
+        place
+        for launch in call.launches
+        for number in streamed(launch.kernel, how)
+        if (place := launch.operands[number]) is not None
+    )
 
 
 @dataclass(frozen=True)

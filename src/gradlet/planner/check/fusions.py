@@ -117,7 +117,7 @@ def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterato
     outputs = (*(masks[0] if masks else product).outputs, *update.outputs)
     if beside:
         outputs = (*outputs, *beside[1].outputs)
-        yield from _made_beside(graph, update, beside, call)
+        yield from _bias_update(graph, update, beside, call)
     if (call.outputs, call.inputs) != (outputs, inputs):
         yield "its operands are not those of its nodes"
     rows, columns = graph.tensors[w].shape
@@ -129,6 +129,26 @@ def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterato
         yield "it is for a single sample"
     if call.tiling and call.tiling.axes:
         yield "it has tiles, and cannot"
+
+
+def _bias_update(graph: Graph, own: Node, nodes: Sequence[Node], call: Call) -> Iterator[str]:
+    """Of a sum over a single sample, which is that sample, and its update like that of the weights."""
+    if [launch.barrier for launch in call.whole] != [True, False]:
+        yield "it is not the way back and an update beside"
+        return
+    (total, update), beside = nodes, call.whole[1]
+    slope, bias = graph.tensors[total.inputs[0]], graph.tensors[total.outputs[0]]
+    if total.op != "sum" or update.inputs[1:2] != total.outputs:
+        yield "what is made beside is not a sum and its update"
+    elif slope.elements != bias.elements:
+        yield "what is made beside is the sum of more than one sample"
+    elif (update.op, update.inputs[2]) != (own.op, own.inputs[2]):
+        yield "what is made beside is updated in another way"
+    elif _names(call, 1) != [*update.outputs, *update.outputs, slope.name, own.inputs[2]]:
+        yield "what is made beside has operands of another node"
+    like = (beside.kernel.family, beside.kernel.mode, dict(beside.sizes[0]))
+    if like != ("sgd", update.op, {"count": bias.elements}):
+        yield f"{beside.kernel.name} does not compute what is made beside"
 
 
 def _needed_elsewhere(graph: Graph, nodes: Sequence[Node], inside: Sequence[str]) -> Iterator[str]:
@@ -175,19 +195,11 @@ def _seen_through(graph: Graph, name: str) -> list[str]:
 
 def _bias_gradient(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
     """Of a weight gradient and its update, with a sum and its update beside them."""
-    if len(nodes) != 4:
+    if len(nodes) != 4 or [launch.barrier for launch in call.whole] != [True, False]:
         yield "it is not a weight gradient and a sum, each with its update"
         return
     yield from _update(graph, nodes[:2], call)
-    yield from _made_beside(graph, nodes[1], nodes[2:], call)
-
-
-def _made_beside(graph: Graph, own: Node, nodes: Sequence[Node], call: Call) -> Iterator[str]:
-    """Of a sum and its update, beside the update of the weights."""
-    if [launch.barrier for launch in call.whole] != [True, False]:
-        yield "it is not a weight gradient and a sum, each with its update"
-        return
-    beside, (total, update) = call.whole[1], nodes
+    beside, (_, own, total, update) = call.whole[1], nodes
     if total.op != "sum" or update.inputs[1:2] != total.outputs:
         yield "what is made beside is not a sum and its update"
     elif update.op != own.op or update.inputs[2] != own.inputs[2]:

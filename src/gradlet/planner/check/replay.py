@@ -84,7 +84,7 @@ def _tilings(plan: Plan) -> Iterator[str]:
     near, places = plan.target.memories[0].name, plan.buffer_of()
     for call in plan.calls:
         for name in _fetched_names(call):
-            if not call.tiling or not name or places[name].level == near:
+            if not name or places[name].level == near:
                 yield f"'{call.name}' fetches '{name}' itself, which is not far away"
         own = [nodes[name] for name in call.nodes]
         faults = list(fusion_faults(plan.graph, own, call))

@@ -4,7 +4,7 @@ a launch with no barrier before it, and it is updated as the weights are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -81,13 +81,7 @@ def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
 
 def call(lower: Lowerer, group: FusionGroup) -> Call:
     made = updating(lower, group)
-    return replace(made, whole=(*made.whole, launch(lower, group.nodes[0], group.beside, made)))
-
-
-def launch(lower: Lowerer, carrier: Node, beside: Sequence[Node], made: Call) -> Launch:
-    """The sum and its update, beside the gradient of the weights; made: the call of both, whose last
-    outputs are those of the update, and its last input the settings."""
-    node, update = beside
+    carrier, (node, update) = group.nodes[0], group.beside
     site = lower.graph.site(carrier)
     total = fused_sum(site, node.inputs[0], lower.graph.tensors[node.outputs[0]].shape)
     assert total is not None, f"{node.name} does not go with {carrier.name}"
@@ -98,7 +92,7 @@ def launch(lower: Lowerer, carrier: Node, beside: Sequence[Node], made: Call) ->
     dtype = lower.graph.tensors[node.outputs[0]].dtype
     kernel = lower.kernel(FAMILY, SUM, update.op, sizes, dtype)
     operands = (*results, summed, len(made.operands) - 1)
-    return Launch(kernel, operands, (sizes,), barrier=False)
+    return replace(made, whole=(*made.whole, Launch(kernel, operands, (sizes,), barrier=False)))
 
 
 def pairs(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:

@@ -15,7 +15,7 @@ from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import Graph, Node
 from gradlet.kernels.catalogue import Kernel, candidates, scratch_bytes, streamed
 from gradlet.ops import OPS
-from gradlet.planner.fuse.bias_gradient import launch, pairs
+from gradlet.planner.fuse.bias_gradient import pairs
 from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule
 from gradlet.planner.fuse.update import fusable
 from gradlet.planner.launch import Launch
@@ -92,7 +92,19 @@ def call(lower: Lowerer, group: FusionGroup) -> Call:
     )
     if not group.beside:
         return made
-    return replace(made, whole=(*made.whole, launch(lower, gradient, group.beside, made)))
+    return replace(made, whole=(*made.whole, _bias(lower, group, made)))
+
+
+def _bias(lower: Lowerer, group: FusionGroup, made: Call) -> Launch:
+    """The sum for the bias is over a single sample: only its update is left."""
+    total, update = group.beside
+    sizes = {"count": lower.graph.tensors[total.outputs[0]].elements}
+    dtype = lower.graph.tensors[total.outputs[0]].dtype
+    kernel = lower.kernel(UPDATE, update.op, "", sizes, dtype)
+    result = len(made.outputs) - 1
+    slope = result + 1 + made.inputs.index(total.inputs[0])
+    operands = (result, result, slope, len(made.operands) - 1)
+    return Launch(kernel, operands, (sizes,), barrier=False)
 
 
 def fits(graph: Graph, target: Target, group: FusionGroup) -> bool:
