@@ -131,7 +131,9 @@ def _assigned(
         ledger.add(schedule.scratch, 2 * index, 2 * index + 1)
         ledger.occupy(stages_in_use(schedule.tiling, index))
     _promote(plan, spans, users, near, schedules, ledger, room - spare)
-    schedules = [_plain(schedule) for schedule in schedules]
+    schedules = [
+        _whole(call, _plain(schedule)) for call, schedule in zip(plan.calls, schedules, strict=True)
+    ]
     prefetch(plan, schedules, tiler.storage_of, ledger, room - spare)
     return _settled(plan, schedules, near, spans, persistent, room)
 
@@ -257,6 +259,16 @@ def _plain(schedule: Schedule) -> Schedule:
     if tiling and tiling.count == 1 and not any(w and w.buffer for w in tiling.views):
         return replace(schedule, tiling=None)
     return schedule
+
+
+def _whole(call: Call, schedule: Schedule) -> Schedule:
+    """Tiles are for copies: where there are none left, the call runs on whole operands."""
+    tiling = schedule.tiling
+    if tiling is None or call.scratch or any(w and (w.buffer or w.fetched) for w in tiling.views):
+        return schedule
+    if len(tiling.views) > len(call.operands):  # a partial sum has a view of its own
+        return schedule
+    return Schedule(call.kernel, None, 0)
 
 
 def _settled(
