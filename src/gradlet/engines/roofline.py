@@ -106,12 +106,12 @@ def _copies(plan: Plan, call: Call) -> Iterator[tuple[str, int, int]]:
     fetch themselves."""
     tiling = call.tiling
     for view in tiling.views if tiling else ():
-        if view and view.buffer:
+        if tiling and view and (view.load or view.store):
             size = _bytes(view, tiling)
             yield view.tensor, view.load * size, view.store * size
     for place in fetched_places(call):
         name, view = call.operands[place], tiling.views[place] if tiling else None
-        size = _bytes(view, tiling) if view else plan.graph.tensors[name].bytes
+        size = _bytes(view, tiling) if tiling and view else plan.graph.tensors[name].bytes
         yield name, size, (place < len(call.outputs)) * size
 
 

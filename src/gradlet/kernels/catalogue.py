@@ -222,14 +222,14 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
     """Which of its inputs a kernel fetches itself, by number: those that it must or may."""
-    own = variant_of(kernel).streamed(how)
-    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
+    made = len(operands(kernel)[0])
+    return tuple(n - made for n in streamed(kernel, how) if n >= made)
 
 
 def streamed(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
-    """The same among all its operands, outputs first: weights that it updates it writes back, too."""
-    own, (outputs, inputs) = variant_of(kernel).streamed(how), operands(kernel)
-    return tuple(n for n, operand in enumerate((*outputs, *inputs)) if operand.name in own)
+    """The same among all operands, outputs first: weights that it updates it also writes back."""
+    own = variant_of(kernel).streamed(how)
+    return tuple(n for n, operand in enumerate(sum(operands(kernel), ())) if operand.name in own)
 
 
 def updated(kernel: Kernel) -> bool:

@@ -82,11 +82,11 @@ class Variant:
     its own parameters and `cores`. cost is the cycles of the busiest core, of the target's [cost],
     for those whose multiply-adds do not tell; a generator may have a function for it instead.
 
-    streams: operands that the kernel itself copies to its scratch, piece by piece: those that `must`
-    not lie in L1, and those that `may` lie anywhere; weights that it updates it copies back as well.
-    epilogues: the only ones that it has, if not all that its mode has. rank: of several that fit, the highest is
-    taken; portable C stands below what is written for an instruction set. elements: those that it
-    is rendered for."""
+    streams: operands that the kernel itself copies to its scratch, piece by piece: those that
+    `must` not lie in L1, and those that `may` lie anywhere; weights that it updates it copies back
+    as well. epilogues: the only ones that it has, if not all of its mode. rank: of several that
+    fit, the highest is taken; portable C stands below what is written for an instruction set.
+    elements: those that it is rendered for."""
 
     name: str
     template: str

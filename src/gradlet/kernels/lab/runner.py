@@ -135,8 +135,7 @@ class KernelRunner(Paused):
         far, made = catalogue.streamed(kernel), len(outputs)
         behind = _Spots(*self._room(self.target.home.name), align, self._gap)
         at_inputs = [
-            self._put(behind if made + n in far else spots, value)
-            for n, value in enumerate(inputs)
+            self._put(behind if made + n in far else spots, value) for n, value in enumerate(inputs)
         ]
         shared = {output: at_inputs[i] for output, i in (in_place or {}).items()}
         at_outputs = [
@@ -150,12 +149,7 @@ class KernelRunner(Paused):
         copied: list[tuple[int, int]] = []
         if self.sanitize:
             spans, results = _spans(at_inputs, inputs), _spans(at_outputs, outputs)
-            if far:
-                sources = [spans.pop(n - made) for n in far if n >= made]
-                replaced = [results.pop(n) for n in far if n < made]
-                copied = self._grant_copies(sources, replaced, at_scratch[0], scratch)
-            elif loose := catalogue.fetched(kernel, catalogue.MAY):  # from wherever they are
-                copied = self._grant_copies([spans[n] for n in loose], [], at_scratch[0], scratch)
+            copied = self._fetches(kernel, spans, results, [(at, scratch) for at in at_scratch])
             if catalogue.updated(kernel) or in_place:
                 known = range(len(outputs))
             granted = self._grant(
@@ -171,6 +165,23 @@ class KernelRunner(Paused):
             outcome = self._run(list(zip(at_outputs, outputs, strict=True)))
         self._withdraw(granted, copied)
         return outcome
+
+    def _fetches(
+        self,
+        kernel: Kernel,
+        inputs: dict[int, tuple[int, int]],
+        outputs: dict[int, tuple[int, int]],
+        scratch: list[tuple[int, int]],
+    ) -> list[tuple[int, int]]:
+        """Grants the kernel's own transfers; what only these may touch leaves the spans."""
+        far, made = catalogue.streamed(kernel), len(catalogue.operands(kernel)[0])
+        if far:
+            sources = [inputs.pop(n - made) for n in far if n >= made]
+            replaced = [outputs.pop(n) for n in far if n < made]
+            return self._grant_copies(sources, replaced, *scratch[0])
+        if loose := catalogue.fetched(kernel, catalogue.MAY):  # from wherever they are
+            return self._grant_copies([inputs[n] for n in loose], [], *scratch[0])
+        return []
 
     def _withdraw(
         self, granted: Sequence[tuple[int, int]], copied: Sequence[tuple[int, int]]

@@ -132,7 +132,7 @@ def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterato
 
 
 def _bias_update(graph: Graph, own: Node, nodes: Sequence[Node], call: Call) -> Iterator[str]:
-    """Of a sum over a single sample, which is that sample, and its update like that of the weights."""
+    """Of a sum over a single sample, which is that sample, and its update."""
     if [launch.barrier for launch in call.whole] != [True, False]:
         yield "it is not the way back and an update beside"
         return

@@ -100,7 +100,10 @@ def _operands(site: Site, call: Call, tiling: Tiling, nodes: Sequence[Node]) -> 
     yield from _fetched(call, tiling)
     if not _far_sizes(site, call):
         for view in (w for w in tiling.views if w and w.fetched):
-            if any(not _in_one_run(view.shape, view.region(_in_order(tiling, index))) for index in _samples(tiling)):
+            if any(
+                not _in_one_run(view.shape, view.region(_in_order(tiling, index)))
+                for index in _samples(tiling)
+            ):
                 yield f"{call.kernel.name} cannot fetch such regions of '{view.tensor}'"
 
 

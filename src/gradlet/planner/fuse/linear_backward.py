@@ -118,9 +118,7 @@ def fits(graph: Graph, target: Target, group: FusionGroup) -> bool:
     if vectors + whole * sizes["n"] * sizes["k"] <= room:
         return True
     found = back_kernels(graph, product, target.isa, masked=masked, far=True)
-    needs = [
-        scratch_bytes(kernel, sizes, target.cores) for kernel in found if streamed(kernel)
-    ]
+    needs = [scratch_bytes(kernel, sizes, target.cores) for kernel in found if streamed(kernel)]
     return bool(needs) and vectors + min(needs) <= room
 
 

@@ -252,7 +252,7 @@ class Tiler:
             return tiles[-1].name
         sizes = tuple({**part.sizes, **far_sizes(site, call.kernel)} for part in parts)
         if not cut(group):
-            sizes = (call.sizes,)
+            sizes = ({**call.sizes},)
         summed = any(axis.reduction for axis in tiles)
         kernel, more = self.launches.kernels(call, sizes, summed, variant)
         if kernel is None:

@@ -23,7 +23,11 @@ def fetching(
     outputs, inputs = formal(kernel)
     pairs = (
         *zip(inputs, operands[first:], strict=False),
-        *((o, operand) for o, operand in zip(outputs, operands, strict=False) if operand and operand.load),
+        *(
+            (o, operand)
+            for o, operand in zip(outputs, operands, strict=False)
+            if operand and operand.load
+        ),
     )
     far = [formal.name for formal, operand in pairs if operand and operand.buffered]
     same = (kernel.family, kernel.mode, kernel.epilogue, call.sizes, isa, kernel.dtype)
