@@ -216,8 +216,8 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     mode = families()[kernel.family].modes[kernel.mode]
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
-    extra = epilogues()[kernel.epilogue]
-    return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+    more = epilogues()[kernel.epilogue]
+    return (*mode.outputs, *more.outputs), (*mode.inputs, *more.inputs)
 
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
@@ -227,7 +227,7 @@ def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
 
 
 def streamed(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
-    """The same among all operands, outputs first: weights that it updates it also writes back."""
+    """The same among all operands, outputs first: weights that it updates it writes back."""
     own = variant_of(kernel).streamed(how)
     return tuple(n for n, operand in enumerate(sum(operands(kernel), ())) if operand.name in own)
 
@@ -260,33 +260,28 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
     entry, variant = families()[kernel.family], variant_of(kernel)
     mode = entry.modes[kernel.mode]
-    text = (
-        templates()
-        .get_template(variant.template.format(mode=kernel.mode))
-        .render(
-            T=kernel.element.c,
-            mode=kernel.mode,
-            epilogue=kernel.epilogue,
-            opening=prototype(kernel, prefix),
-            sizes_type=sizes_type(kernel.family, prefix),
-            load=kernel.element.load.format,
-            store=_store(kernel),
-            stored=kernel.element.store.format,
-            block_params=", ".join(
-                p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
-            ),
-            block_args=", ".join(_argument_names(kernel)),
-            widths=_ladder(dict(variant.params).get("columns", 1)),
-            **dict(variant.params),
-            **(_generated(kernel, prefix) if variant.generator else {}),
-        )
+    template = templates().get_template(variant.template.format(mode=kernel.mode))
+    text = template.render(
+        T=kernel.element.c,
+        mode=kernel.mode,
+        epilogue=kernel.epilogue,
+        opening=prototype(kernel, prefix),
+        sizes_type=sizes_type(kernel.family, prefix),
+        load=kernel.element.load.format,
+        store=_store(kernel),
+        stored=kernel.element.store.format,
+        block_params=", ".join(p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p),
+        block_args=", ".join(_argument_names(kernel)),
+        widths=_ladder(dict(variant.params).get("columns", 1)),
+        **dict(variant.params),
+        **(_generated(kernel, prefix) if variant.generator else {}),
     )
     fused = f" The store {epilogues()[kernel.epilogue].doc}." if kernel.epilogue else ""
     known = epilogues().get(kernel.epilogue or kernel.mode)
     code = f"{known.code.strip()}\n\n" if known and known.code else ""
     comment = f"/* {kernel.name}: {entry.doc}.\n * {mode.doc}.{fused} */\n"
-    struct = sizes_struct(kernel.family, prefix)
-    return f"{comment}{_includes([kernel])}\n{struct}\n\n{code}{text.strip()}\n"
+    head = f"{comment}{_includes([kernel])}\n{sizes_struct(kernel.family, prefix)}"
+    return f"{head}\n\n{code}{text.strip()}\n"
 
 
 def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:

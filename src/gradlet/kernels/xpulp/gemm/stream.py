@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradlet.kernels.xpulp.gemm.linear_backward_relu import Rows, down_the_rows
 from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm
 from gradlet.kernels.xpulp.recurrent.recurrent import lines
 
@@ -18,6 +19,7 @@ ROW, SLOPE = "a7", "t0"
 FLOW = (*SCRATCH[1:5],)
 COLUMNS, HELD, SUMS = (SAVED[i : i + WIDTH] for i in range(0, 12, WIDTH))
 ONE = IDLE[0]
+REGISTERS = Rows(ROWS, ROW, SLOPE, PITCH, FLOW, COLUMNS, HELD, SUMS)
 PARAMETERS = "quad *quads, float *w, const float *dy, int rows, int pitch, int left, float keep"
 
 
@@ -45,7 +47,7 @@ def _columns(*, summed: bool) -> str:
         asm("add", column, column, WEIGHTS)
     asm.mv(ROW, SLOPES)
     asm.branch("bne", KEEP, ONE, to=decaying)
-    _rows(asm, summed=summed)
+    down_the_rows(asm, REGISTERS, summed=summed)
     asm.label(behind)
     for place, total in enumerate(SUMS if summed else ()):
         asm.sw(total, QUADS, 4 * (2 * WIDTH + place))
@@ -54,21 +56,6 @@ def _columns(*, summed: bool) -> str:
     asm.branch("bnez", LEFT, to=again)
     asm.pop(SAVED)
     asm.label(decaying)
-    _rows(asm, summed=summed, decaying=True)
+    down_the_rows(asm, REGISTERS, summed=summed, keep=KEEP)
     asm.branch("j", to=behind)
     return asm.function(PARAMETERS)
-
-
-def _rows(asm: Asm, *, summed: bool, decaying: bool = False) -> None:
-    with asm.loop(0, ROWS):
-        asm.lw_post(SLOPE, ROW, 4)
-        for value, column in zip(FLOW, COLUMNS, strict=True):
-            asm.lw(value, column)
-        for total, value in zip(SUMS if summed else (), FLOW, strict=False):
-            asm("fmadd.s", total, SLOPE, value, total)
-        for value in FLOW if decaying else ():
-            asm("fmul.s", value, value, KEEP)
-        for value, held in zip(FLOW, HELD, strict=True):
-            asm("fmadd.s", value, SLOPE, held, value)
-        for value, column in zip(FLOW, COLUMNS, strict=True):
-            asm.sw_post(value, column, PITCH)
