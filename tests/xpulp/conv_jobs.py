@@ -17,6 +17,7 @@ from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops import OPS
 from gradlet.ops.conv import MAP, conv_sizes
 from gradlet.ops.learning.optimizer import update_op
+from gradlet.ops.lib.channels import PAIRED, paired
 from gradlet.oracle.scatter import MARGIN
 from tests.xpulp.support import NativeReference, cluster, same_bits
 
@@ -42,6 +43,11 @@ class Layer:
     @property
     def sizes(self) -> dict[str, int]:
         return conv_sizes(self.attrs, self.x, self.w, self.y)
+
+    @property
+    def paired_dims(self) -> tuple[int, int, int]:
+        """Of x, w and y: whose neighbours lie side by side, if channels are in pairs."""
+        return 1, 0 if self.attrs["groups"] != 1 else 1, 1
 
 
 def drawn(
@@ -74,6 +80,11 @@ def drawn(
     )
 
 
+def plain(mode: str) -> str:
+    """Without the layout."""
+    return mode.removesuffix("_hwc").removesuffix(f"_{PAIRED}")
+
+
 def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Iterator[Layer]:
     """Random ones that the variant takes, without an end."""
 
@@ -83,7 +94,9 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
     params = dict(variant.params)
     kernel, stride = params.get("kernel", 0), params.get("stride", 1)
     edge, dilation = params.get("edge", 0), params.get("dilation", 1)
+    windows = (1, 2, 3, 5) if variant.generator == "conv.weight_pair" else (kernel,)
     while True:
+        kernel = pick(*windows)
         groups = pick(1, 1, 1, 2, 3)
         of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4)
         size = (
@@ -103,7 +116,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             if variant.name == "rolling_s2":
                 step = (2, 2)
             sides = tuple(pick(1, 1, 2 if mode.startswith("input_grad") else 0) for _ in range(4))
-        elif variant.generator == "conv.pointwise":
+        elif variant.generator.startswith("conv.pointwise"):
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
         elif variant.generator == "conv.strided":
             groups, of_group, made = 1, pick(*range(1, 10)), pick(*range(1, 10))
@@ -115,12 +128,14 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             groups, of_group, made = pick(1, 3, 8, 11, 16), 1, 1
             window, step = (pick(1, 2, 3, 5), pick(1, 2, 3, 4)), (pick(1, 2, 3), pick(1, 2, 3))
             spread, sides = (pick(1, 2), pick(1, 2, 3)), tuple(pick(0, 1, 2) for _ in range(4))
-        elif mode == "weight_grad" and pick(0, 1, 1):
+        elif plain(mode) == "weight_grad" and kernel and pick(0, 1, 1):
             window = kernel, kernel
         if mode == "weight_grad" and kernel and pick(0, 0, 0, 1):  # many units for each core
             groups, of_group, made = 1, pick(9, 13), pick(8, 11, 14)
         if kernel == 1 and mode == "weight_grad":
             of_group = pick(4, 8, 24)
+        if mode.endswith(PAIRED) and not variant.generator.startswith("depthwise"):
+            groups, of_group = 1, 2 * of_group
         layer = drawn(pick, (groups, of_group, made), size, window, step, spread, sides)
         if layer and catalogue.fits(variant, layer.sizes):
             yield layer
@@ -138,13 +153,19 @@ class Job:
 
 
 def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
+    element = kernel.element
+
     def random(*shape: int) -> Array:
-        return generator.standard_normal(shape).astype(np.float32)
+        return element.rounded(generator.standard_normal(shape)).astype(np.float32)
 
     x, w, dy, b = (random(*shape) for shape in (layer.x, layer.w, layer.y, layer.w[:1]))
     terms = {"forward": w[0].size, "input_grad": w[:, 0].size, "weight_grad": dy[:, 0].size}
-    mode, attrs = kernel.mode.removesuffix("_hwc"), layer.attrs
-    if mode != kernel.mode:
+    mode, attrs = plain(kernel.mode), layer.attrs
+    if kernel.mode.endswith(PAIRED):
+        pairs = zip((x, w, dy), layer.paired_dims, strict=True)
+        x, w, dy = (np.ascontiguousarray(paired(v, dim)) for v, dim in pairs)
+        attrs = {**attrs, "layout": PAIRED, "channels": layer.w[0]}
+    elif mode != kernel.mode:
         x, w, dy = (np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, w, dy))
         attrs = {**attrs, "layout": "hwc"}
     operands = {"forward": (x, w, b), "input_grad": (dy, w), "weight_grad": (dy, x)}[mode]
@@ -166,6 +187,14 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
         reach = reach + sum(np.abs(v) for v in outputs)
         value = _updated(kernel.epilogue, outputs, value)
     tolerance = MARGIN * (terms[mode] + 5) * ROUNDOFF * reach
+    if element.accumulate:
+        tolerance = tolerance + element.unit_roundoff * (np.abs(value) + tolerance)
+        tolerance = tolerance + element.smallest
+    settings = 1 if kernel.epilogue in HYPER else 0
+    numbers = len(inputs) - settings
+    stored = [None if v is None else element.stored(v) for v in inputs[:numbers]]
+    inputs = (*stored, *inputs[numbers:])
+    outputs = tuple(element.stored(v) for v in outputs)
     sizes = layer.sizes
     for number in catalogue.fetched(kernel):
         if (given := inputs[number]) is not None and generator.random() < 0.5:
@@ -199,7 +228,8 @@ def check(job: Job, runner: KernelRunner, natives: NativeReference) -> None:
     sizes, label = job.sizes, f"{job.kernel.name} {job.layer} {job.sizes}"
     device = runner.call(job.kernel, job.outputs, job.inputs, sizes).outputs
     assert same_bits(device, natives.call(job.kernel, job.outputs, job.inputs, sizes)), label
-    assert (np.abs(device[0] - job.value) <= job.tolerance).all(), label
+    made = job.kernel.element.loaded(device[0]).astype(np.float64)
+    assert (np.abs(made - job.value) <= job.tolerance).all(), label
 
 
 Source = Callable[[Variant, str, np.random.Generator], Iterator[Layer]]

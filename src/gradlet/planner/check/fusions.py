@@ -120,11 +120,19 @@ def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterato
         yield from _bias_update(graph, update, beside, call)
     if (call.outputs, call.inputs) != (outputs, inputs):
         yield "its operands are not those of its nodes"
-    rows, columns = graph.tensors[w].shape
-    wanted = ("back", "relu_sgd" if masks else "sgd", {"n": columns, "k": rows})
+    yield from _single_sample(graph, product, gradient, "relu_sgd" if masks else "sgd", call)
+
+
+def _single_sample(
+    graph: Graph, product: Node, gradient: Node, mode: str, call: Call
+) -> Iterator[str]:
+    """What the kernel of both is called with; mode: of the kernel."""
+    rows, columns = graph.tensors[product.inputs[1]].shape
+    wanted = ("back", mode, {"n": columns, "k": rows})
     if (call.kernel.family, call.kernel.mode, dict(call.sizes)) != wanted:
         yield f"{call.kernel.name} does not compute that"
-    shapes = ((slope, rows), (inputs[1], columns), (product.outputs[0], columns))
+    slope, x = gradient.inputs
+    shapes = ((slope, rows), (x, columns), (product.outputs[0], columns))
     if any(graph.tensors[name].elements != size for name, size in shapes):
         yield "it is for a single sample"
     if call.tiling and call.tiling.axes:

@@ -98,7 +98,7 @@ def _operands(site: Site, call: Call, tiling: Tiling, nodes: Sequence[Node]) -> 
         if view.once != (slot in op.adds_once):
             yield f"'{view.tensor}' is added once too often"
     yield from _fetched(call, tiling)
-    if not _far_sizes(site, call):
+    if not _backing_sizes(site, call):
         for view in (w for w in tiling.views if w and w.fetched):
             if any(
                 not _in_one_run(view.shape, view.region(_in_order(tiling, index)))
@@ -263,7 +263,7 @@ def _seen(axis: Axis) -> set[str]:
 def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     """Every tile along each axis, and every class, gets the sizes of that part of the op, and of
     the whole of what its kernel fetches itself."""
-    op, whole = OPS[site.node.op], _far_sizes(site, call)
+    op, whole = OPS[site.node.op], _backing_sizes(site, call)
     for index in _samples(tiling):
         ranges = _ranges(tiling, index)
         part = op.tile(site, ranges) if ranges else site
@@ -277,10 +277,10 @@ def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
             return
 
 
-def _far_sizes(site: Site, call: Call) -> dict[str, object]:
+def _backing_sizes(site: Site, call: Call) -> dict[str, object]:
     """The extents of the whole of what the kernel fetches itself."""
     op = OPS[site.node.op]
-    return {k: v for n in fetched(call.kernel) for k, v in op.far_sizes(site, n).items()}
+    return {k: v for n in fetched(call.kernel) for k, v in op.backing_sizes(site, n).items()}
 
 
 def _in_one_run(shape: Shape, region: Region) -> bool:

@@ -161,15 +161,17 @@ class TileLaunches:
         variant: str = "",
     ) -> Kernel | None:
         """The best kernel that takes all these sizes, or the one that is asked for."""
-        isa, far = self.target.isa, variant_of(like).streamed() if like.variant else ()
+        isa, streamed = self.target.isa, variant_of(like).streamed() if like.variant else ()
         found: list[Kernel] | None = None
         for item in sizes:
-            able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype, streamed=far)
+            able = candidates(
+                like.family, like.mode, epilogue, item, isa, like.dtype, streamed=streamed
+            )
             found = able if found is None else [kernel for kernel in found if kernel in able]
         wanted = variant or self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]
         usable = named or found
-        if far:  # others do not find that operand
+        if streamed:  # others do not find that operand
             usable = [kernel for kernel in found or () if kernel.variant == like.variant]
         return usable[-1] if usable else None
 

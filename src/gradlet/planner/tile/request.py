@@ -46,11 +46,11 @@ class Problems:
         self._sums: dict[str, FusedSum | None] = {}
 
     def operands_of(
-        self, group: FusionGroup, call: Call, near: Collection[str]
+        self, group: FusionGroup, call: Call, in_l1: Collection[str]
     ) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
         if not cut(group):
-            return self._whole_operands(call, near)
+            return self._whole_operands(call, in_l1)
         first = group.nodes[0]
         op, fused = OPS[first.op], call.updates
         axes = self._axes(op, self.site_of(group))
@@ -89,7 +89,7 @@ class Problems:
                     spans,
                     load=not written or fused,
                     store=written,
-                    buffered=storage not in near,
+                    buffered=storage not in in_l1,
                     once=slot in op.adds_once,
                     storage=storage,
                     farthest=storage in self.farthest,
@@ -98,7 +98,7 @@ class Problems:
             )
         return found
 
-    def _whole_operands(self, call: Call, near: Collection[str]) -> Sequence[Operand | None]:
+    def _whole_operands(self, call: Call, in_l1: Collection[str]) -> Sequence[Operand | None]:
         """Of a call that is a single tile."""
         found: list[Operand | None] = []
         for position, name in enumerate(call.operands):
@@ -112,7 +112,7 @@ class Problems:
                     (),
                     load=not written or name in call.replaced,
                     store=written,
-                    buffered=storage not in near,
+                    buffered=storage not in in_l1,
                     storage=storage,
                     farthest=storage in self.farthest,
                 )

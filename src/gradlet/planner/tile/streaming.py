@@ -1,4 +1,4 @@
-"""Kernels that fetch an operand from far away by themselves: no view on it takes any room."""
+"""Kernels that fetch an operand from backing memory by themselves: no view on it takes any room."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def fetching(
             if operand and operand.load
         ),
     )
-    far = [formal.name for formal, operand in pairs if operand and operand.buffered]
+    buffered = [formal.name for formal, operand in pairs if operand and operand.buffered]
     same = (kernel.family, kernel.mode, kernel.epilogue, call.sizes, isa, kernel.dtype)
     found = []
-    for other in reversed(candidates(*same, streamed=far)):
+    for other in reversed(candidates(*same, streamed=buffered)):
         made = len(outputs)
         own = {n if n < made else first + n - made for n in streamed(other)}
         seen = [
-            replace(operand, buffered=False, fetched=True, anywhere=bool(far_sizes(site, other)))
+            replace(
+                operand, buffered=False, fetched=True, anywhere=bool(backing_sizes(site, other))
+            )
             if operand and n in own
             else operand
             for n, operand in enumerate(operands)
@@ -52,9 +54,9 @@ def quicker(call: Call, than: Call) -> bool:
     return variant_of(call.kernel).rank > variant_of(than.kernel).rank
 
 
-def far_sizes(site: Site, kernel: Kernel) -> dict[str, Size]:
+def backing_sizes(site: Site, kernel: Kernel) -> dict[str, Size]:
     """What a kernel has to know of the operands that it fetches itself."""
     found: dict[str, Size] = {}
     for number in fetched(kernel):
-        found.update(OPS[site.node.op].far_sizes(site, number))
+        found.update(OPS[site.node.op].backing_sizes(site, number))
     return found
