@@ -123,8 +123,8 @@ def c_call(
         "scratch": catalogue.scratch_bytes(kernel, dict(job.sizes), len(order)),
         "sizes": sizes,
         "order": order,
-        "repeat": job.repeat,
-        "stepped": catalogue.families()[kernel.family].stepped,
+        "repeat": job.repeat * catalogue.variant_of(kernel).steps,
+        "stepped": catalogue.stepped(kernel),
     }
 
 

@@ -90,7 +90,7 @@ def arguments(
     given = ["me", *map(operand, launch.operands)]
     if scratch and catalogue.variant_of(launch.kernel).scratch:
         given.append(scratch)
-    if catalogue.families()[launch.kernel.family].stepped:
+    if catalogue.stepped(launch.kernel):
         given.append(step)
     return ", ".join([*given, sizes])
 

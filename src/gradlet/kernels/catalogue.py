@@ -26,6 +26,9 @@ from gradlet.ops.base import Size
 from gradlet.support.templates import environment
 from gradlet.targets.cost import Cost
 
+INEXACT = "inexact"
+"""Among the instruction sets of a target: kernels whose errors are larger than those of plain sums
+may be taken."""
 FAMILIES = Path(__file__).parent / "families"
 
 
@@ -121,6 +124,7 @@ def candidates(
         Kernel(family, mode, epilogue, variant.name, dtype)
         for variant in entry.variants
         if variant.isa in isa
+        and (variant.exact or INEXACT in isa)
         and variant.takes(ELEMENTS[dtype])
         and (not variant.modes or mode in variant.modes)
         and variant.stores(epilogue)
@@ -192,6 +196,22 @@ def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int, constan
     return known(kernel.mode, sizes, cores, dict(variant.params), constants) if known else 0.0
 
 
+@dataclass(frozen=True)
+class Growth:
+    """How much larger the errors of a result may be than those of plain sums: so many times the
+    largest of its neighbours in a row, as far away as `reach`."""
+
+    factor: float = 1.0
+    reach: int = 0
+
+
+def growth(kernel: Kernel) -> Growth:
+    variant = variant_of(kernel)
+    if variant.exact:
+        return Growth()
+    return Growth(*_generator(variant).growth(kernel.mode, dict(variant.params)))
+
+
 def cost_matters(kernel: Kernel) -> bool:
     """Whether it depends on the sizes of a tile how good a kernel is."""
     variant = variant_of(kernel)
@@ -218,6 +238,11 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
         return mode.outputs, mode.inputs
     extra = epilogues()[kernel.epilogue]
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+
+
+def stepped(kernel: Kernel) -> bool:
+    """Whether it is called once per step, with the number of the step."""
+    return families()[kernel.family].stepped or variant_of(kernel).steps > 1
 
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
@@ -326,7 +351,7 @@ def _parameters(kernel: Kernel, prefix: str) -> list[str]:
     params += [f"const {c_type(i)} *{i.name}" for i in inputs]
     if variant_of(kernel).scratch:
         params.append(f"{kernel.element.sums.c} *scratch")
-    if families()[kernel.family].stepped:
+    if stepped(kernel):
         params.append("int32_t step")
     params.append(f"const {sizes_type(kernel.family, prefix)} *s")
     return params

@@ -85,7 +85,8 @@ class Variant:
     streams: inputs that the kernel itself copies to its scratch, piece by piece: those that `must`
     not lie in L1, and those that `may` lie anywhere. rank: of several that fit, the highest is
     taken; portable C stands below what is written for an instruction set. elements: those that it
-    is rendered for."""
+    is rendered for. steps: it is called so often, with the number of the step and a barrier between.
+    exact: its errors are those of plain sums; else its generator says how much larger they are."""
 
     name: str
     template: str
@@ -99,6 +100,8 @@ class Variant:
     cost: str = ""
     streams: tuple[tuple[str, str], ...] = ()
     elements: tuple[str, ...] = (F32.name,)
+    steps: int = 1
+    exact: bool = True
 
     def takes(self, element: Element) -> bool:
         kinds = {element.name}
@@ -179,6 +182,8 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     expanded(item.get("cost", ""), terms),
                     tuple(item.get("streams", {}).items()),
                     tuple(item.get("elements", (F32.name,))),
+                    item.get("steps", 1),
+                    item.get("exact", True),
                 )
 
 

@@ -60,7 +60,7 @@ class Function:
 
 def _call(kernel: Kernel, operands: Sequence[int | None], sizes: str) -> str:
     arguments = ["me", *("0" if p is None else f"f->t[{p}]" for p in operands)]
-    if catalogue.families()[kernel.family].stepped:
+    if catalogue.stepped(kernel):
         arguments.append("step")
     return f"{kernel.symbol(PREFIX)}({', '.join([*arguments, sizes])});"
 
