@@ -91,7 +91,10 @@ def sample(table: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def kind_of(item: pytest.Item) -> str:
-    """The first word of the parameter's name; of a kernel all but its mode and its block."""
+    """The first word of the parameter's name; of a kernel all but its mode and its block, and of
+    its element type only whether it is narrow."""
     name = item.nodeid.partition("[")[2]
-    kernel = re.match(r"gl_[a-z0-9]+_([a-z0-9]+).*__([a-z]+)", name)
-    return " ".join(kernel.groups()) if kernel else re.split(r"[-\]]", name)[0]
+    kernel = re.match(r"gl_([a-z0-9]+)_([a-z0-9]+).*__([a-z]+)", name)
+    if kernel:
+        return " ".join((str(kernel[1] == "f32"), *kernel.groups()[1:]))
+    return re.split(r"[-\]]", name)[0]

@@ -92,8 +92,10 @@ def _back(job: Job, *, relu: bool = False) -> Job:
     one has made the input, and the gradient is that of its own."""
     sizes, hyper = dict(job.sizes), settings_of("sgd")
     dy, w = job.inputs[0].reshape(-1), job.inputs[1]
-    x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],)).astype(np.float32)
-    x = np.maximum(x, 0) if relu else x
+    x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],))
+    x = _held(job.site.ins[0], np.maximum(x, 0) if relu else x)
+    element = job.site.ins[0].element
+    stored = element.unit_roundoff if element.accumulate else 0.0
     slope = np.outer(dy.astype(np.float64), x)
     operands = [w.astype(np.float64), slope, hyper.astype(np.float64)]
     results = update_op("sgd").reference({}, *operands)
@@ -103,7 +105,7 @@ def _back(job: Job, *, relu: bool = False) -> Job:
         label=f"back: {job.label}",
         inputs=(dy, x, hyper),
         expected=(job.expected[0] * (x > 0 if relu else 1), *results),
-        tolerance=(*job.tolerance, 2.0**-22 * size),
+        tolerance=(*job.tolerance, 2.0**-22 * size + stored * np.abs(results[0])),
         sizes=tuple((name, sizes[name]) for name in ("n", "k")),
         before=(None, w),
     )

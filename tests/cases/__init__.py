@@ -12,7 +12,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from tests.cases.base import Case
-from tests.cases.layout import channels_last
+from tests.cases.layout import other_layouts
 
 _MODULES = [
     import_module(f"{__name__}.{name}")
@@ -20,7 +20,7 @@ _MODULES = [
     if name not in ("base", "layout")
 ]
 _ROWS: tuple[Case, ...] = tuple(row for module in _MODULES for row in module.ROWS)
-CASES: tuple[Case, ...] = (*_ROWS, *(turned for row in _ROWS for turned in channels_last(row)))
+CASES: tuple[Case, ...] = (*_ROWS, *(turned for row in _ROWS for turned in other_layouts(row)))
 
 
 def random_cases(count: int, seed: int = 0) -> Iterator[Case]:
@@ -30,7 +30,7 @@ def random_cases(count: int, seed: int = 0) -> Iterator[Case]:
     for index in range(count):
         row = makers[index % len(makers)](chance)
         yield row
-        yield from channels_last(row)
+        yield from other_layouts(row)
 
 
 __all__ = ["CASES", "Case", "random_cases"]

@@ -1,16 +1,18 @@
-"""Rows in the other layout: of every op over feature maps, the same row with channels last."""
+"""Rows in the other layouts: of every op over feature maps, the same row with channels last, and in
+pairs if the op has them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gradlet.ir.graph import Shape
 from gradlet.ops import OPS
-from gradlet.ops.lib.channels import MapOp, last_order
+from gradlet.ops.lib.channels import PAIRED, MapOp, last_order, paired_shape
 from tests.cases.base import Case
 
 
-def channels_last(row: Case) -> Iterator[Case]:
+def other_layouts(row: Case) -> Iterator[Case]:
     op = OPS[row.op]
     if isinstance(op, MapOp):
         slots = [slot.rstrip("?") for slot in op.inputs]
@@ -19,3 +21,22 @@ def channels_last(row: Case) -> Iterator[Case]:
             for slot, shape in zip(slots, row.shapes, strict=False)
         )
         yield replace(row, shapes=shapes, attrs={**row.attrs, "layout": "hwc"})
+        if PAIRED in op.layouts and row.attrs.get("groups", 1) in (1, shapes_of(row)["x"][1]):
+            yield from channels_in_pairs(op, row)
+
+
+def shapes_of(row: Case) -> dict[str, Shape]:
+    slots = (slot.rstrip("?") for slot in OPS[row.op].inputs)
+    return dict(zip(slots, row.shapes, strict=False))
+
+
+def channels_in_pairs(op: MapOp, row: Case) -> Iterator[Case]:
+    """Depthwise rows that make several channels of one have no pairs."""
+    shapes = shapes_of(row)
+    if row.attrs["groups"] != 1 and shapes["w"][0] != shapes["x"][1]:
+        return
+    turned = tuple(
+        paired_shape(shape, op.paired_dim(row.attrs, slot)) if slot in op.maps else shape
+        for slot, shape in shapes.items()
+    )
+    yield replace(row, shapes=turned, attrs={**row.attrs, "layout": PAIRED})

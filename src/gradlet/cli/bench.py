@@ -72,7 +72,7 @@ def conv2d(
     pad: Annotated[str, typer.Option(help="P, HxW, or TOPxLEFTxBOTTOMxRIGHT.")] = "0",
     dilation: Annotated[str, typer.Option(help="D or HxW.")] = "1",
     groups: Annotated[int, typer.Option(help="The number of channels: depthwise.")] = 1,
-    layout: Annotated[str, typer.Option(help="Of the maps: chw or hwc.")] = "chw",
+    layout: Annotated[str, typer.Option(help="Of the maps: chw, hwc or chw2.")] = "chw",
     batch: Batch = 1,
 ) -> int:
     """Measure one step of a convolution with every kernel that computes it."""

@@ -169,7 +169,9 @@ def fits(variant: Variant, sizes: Mapping[str, Size]) -> bool:
 
 def variant_of(kernel: Kernel) -> Variant:
     for variant in families()[kernel.family].variants:
-        if variant.name == kernel.variant and (not variant.modes or kernel.mode in variant.modes):
+        if variant.name != kernel.variant or not variant.takes(kernel.element):
+            continue
+        if not variant.modes or kernel.mode in variant.modes:
             return variant
     raise KeyError(kernel.name)
 
@@ -288,7 +290,8 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             epilogue=kernel.epilogue,
             opening=prototype(kernel, prefix),
             sizes_type=sizes_type(kernel.family, prefix),
-            load=kernel.element.load.format,
+            narrow=bool(kernel.element.accumulate),
+            load=_load(kernel),
             store=_store(kernel),
             block_params=", ".join(
                 p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
@@ -378,10 +381,25 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     }
 
 
+def _element_at(kernel: Kernel, place: str) -> Element:
+    """Of a place in memory, such as `x[i]`: that of the operand, of scratch what is computed with,
+    and of what a kernel has a name of its own for, its own."""
+    name = place.partition("[")[0].strip()
+    if name == "scratch":
+        return kernel.element.sums
+    known = (operand for side in operands(kernel) for operand in side if operand.name == name)
+    return next((_operand_element(kernel, operand) for operand in known), kernel.element)
+
+
+def _load(kernel: Kernel) -> Any:
+    return lambda place: _element_at(kernel, place).load.format(place)
+
+
 def _store(kernel: Kernel) -> Any:
-    element, fused = kernel.element, epilogues().get(kernel.epilogue)
+    fused = epilogues().get(kernel.epilogue)
 
     def stored(array: str, index: str, value: str) -> str:
+        element = _element_at(kernel, array)
         return f"{array}[{index}] = {element.store.format(value)};"
 
     def in_place(array: str, index: str, value: str) -> str:
@@ -395,9 +413,9 @@ def _store(kernel: Kernel) -> Any:
         assert fused is not None
         places = {"w": array, **{operand.name: operand.name for operand in fused.outputs}}
         names = {name: f"{name}_here" for name in places}
-        number = element.sums.c
+        number, load = kernel.element.sums.c, _load(kernel)
         text = [
-            f"{number} {names[name]} = {element.load.format(f'{place}[{index}]')};"
+            f"{number} {names[name]} = {load(f'{place}[{index}]')};"
             for name, place in places.items()
         ]
         text.append(fused.store.format(value=value, **names))
@@ -406,7 +424,7 @@ def _store(kernel: Kernel) -> Any:
 
     if fused is None:
         return stored
-    return loaded if element.accumulate else in_place
+    return loaded if kernel.element.accumulate else in_place
 
 
 def _ladder(columns: int) -> list[int]:

@@ -116,9 +116,9 @@ class Variant:
         return tuple(name for name, given in self.streams if given == how)
 
     @property
-    def order(self) -> tuple[bool, int, str, tuple[str, ...]]:
+    def order(self) -> tuple[bool, int, str, tuple[str, ...], tuple[str, ...]]:
         """Those of one rank exclude each other: any order will do, if it is always the same."""
-        return self.isa != "c", self.rank, self.name, self.modes
+        return self.isa != "c", self.rank, self.name, self.modes, self.elements
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,11 @@ class Op(ABC):
         work = self.work(site)
         return 1 + (work.macs + work.adds) / max(out.elements, 1)
 
+    def stores(self, site: Site) -> int:
+        """How many numbers are stored, one made of the other, on the way to an element of a
+        result: each is rounded to the element type."""
+        return 1
+
     def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """Size of what is rounded on the way to each result, where terms may cancel."""
         if self.linear and not self.exact:

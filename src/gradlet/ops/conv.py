@@ -4,6 +4,10 @@ Depthwise is groups == channels, pointwise a 1x1 kernel. Feature maps are [N, C,
 [O, C/groups, KH, KW]. `padding` is (top, left, bottom, right). In one dimension H and KH are left
 out, `padding` is (left, right), and everything is computed as a map of height 1. With channels last
 maps are [N, H, W, C] and weights [O, KH, KW, C/groups].
+
+With channels in pairs maps are [N, C/2, H, W, 2] and weights [O, C/2, KH, KW, 2], or, depthwise,
+[O/2, 1, KH, KW, 2]; no other groups have them. What is in the place of a channel that is missing
+counts as one, but for the last of the outputs, where there is a zero.
 """
 
 from __future__ import annotations
@@ -18,9 +22,16 @@ import numpy as np
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Axis, Lowering, ShapeError, Span, Work, integer, ints, register
 from gradlet.ops.emitter import Emitter, Gradients, Names
-from gradlet.ops.lib.channels import MapOp, all_but_channels, channels_last, spatial
+from gradlet.ops.lib.channels import (
+    PAIRED,
+    MapOp,
+    all_but_channels,
+    channels_last,
+    in_pairs,
+    spatial,
+)
 from gradlet.ops.lib.line import as_planes, lifted, plane_box, planes, without_height, without_rows
-from gradlet.ops.lib.tiling import Region, tile_shape
+from gradlet.ops.lib.tiling import Region, slice_attrs, tile_shape
 from gradlet.ops.lib.window import Sides, window
 
 MAP = ("map_channels", "map_h", "map_w")
@@ -72,6 +83,8 @@ def _tiled(attrs: Attrs, sides: Sides | None, channels: int, part: Region) -> At
     padding = sides if len(ints(attrs, "stride")) == 2 else sides[1::2]
     begin, end = part[1]
     groups = (end - begin) * _grouped(attrs) // channels if _grouped(attrs) > 1 else 1
+    if in_pairs(attrs) and groups == 1 < _grouped(attrs):
+        return None  # a single channel with a place beside it would look like two inputs
     return {**attrs, "padding": padding, "groups": groups}
 
 
@@ -87,15 +100,36 @@ class ConvOp(MapOp):
     kernel's."""
 
     linear = True
+    layouts: ClassVar[tuple[str, ...]] = ("chw", "hwc", PAIRED)
     mode: ClassVar[str]
     roles: ClassVar[tuple[int, int, int]]
+
+    def paired_dim(self, attrs: Attrs, slot: str) -> int:
+        return 0 if slot in WEIGHTS and _grouped(attrs) > 1 else 1
+
+    def channels_known(self, attrs: Attrs, ins: Mapping[str, Shape]) -> Mapping[str, int]:
+        groups = _grouped(attrs)
+        if groups > 1:
+            return dict.fromkeys(self.maps, groups)
+        made = integer(attrs, "channels") if "channels" in attrs else ins["w"][0] if ins else 0
+        return {"dy": made} if made else {}
+
+    def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
+        """Only depthwise groups have pairs: those of others would belong to two of them."""
+        groups = _grouped(attrs)
+        if in_pairs(attrs) and groups > 1:
+            for slot, shape in self._by_slot(ins).items():
+                dim = self.paired_dim(attrs, slot)
+                if slot in self.maps and (len(shape) <= dim or shape[dim] != -(-groups // 2)):
+                    raise ShapeError(f"{groups} groups do not have a channel each in pairs")
+        return super().shape(attrs, *ins)
 
     def flat(self, site: Site) -> Site:
         """A pointwise convolution does not care how its pixels are arranged: all in one row."""
         attrs, slots, count = site.attrs, self.slots(site), len(site.ins)
         kernel = next(t.shape[2:] for slot, t in slots if slot in WEIGHTS)
         plain = (
-            not channels_last(attrs)
+            attrs.get("layout", "chw") == "chw"
             and len(kernel) == 2
             and set(kernel) == {1}
             and set(ints(attrs, "stride")) == {1}
@@ -177,13 +211,28 @@ class Conv2d(ConvOp):
             result["x"] = emit.add("conv2d_input_grad", [grads[0], w], attrs)
         if "w" in wanted:
             attrs = {**site.attrs, "kernel": spatial(site.attrs, site.ins[1].shape)}
+            if in_pairs(attrs) and _grouped(attrs) == 1:
+                attrs["channels"] = site.ins[1].shape[0]
             result["w"] = emit.add("conv2d_weight_grad", [grads[0], x], attrs)
         if "b" in wanted:
             axes = all_but_channels(site.attrs, site.outs[0].shape)
-            result["b"] = emit.add("sum", [grads[0]], {"axes": axes})
+            made = emit.add("sum", [grads[0]], {"axes": axes})
+            result["b"] = self._without_pairs(emit, site, made)
         return result
 
+    def _without_pairs(self, emit: Emitter, site: Site, sums: str) -> str:
+        """Of the bias, from those of pairs."""
+        if not in_pairs(site.attrs):
+            return sums
+        count, pairs = site.ins[2].shape[0], site.outs[0].shape[1]
+        joined = emit.add("reshape", [sums], {"shape": (2 * pairs,)})
+        if count % 2 == 0:
+            return joined
+        return emit.add("slice", [joined], slice_attrs((2 * pairs,), 0, 0, count))
+
     def rows_dim(self, site: Site, slot: str) -> int | None:
+        if in_pairs(site.attrs):
+            return None
         if slot == "x" or (slot == "w" and _grouped(site.attrs) > 1):
             return None
         return len(site.outs[0].shape) - 1 if channels_last(site.attrs) else 1
@@ -342,4 +391,7 @@ class Conv2dWeightGrad(ConvOp):
     def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         dy, x, dw = site.ins[0].shape, site.ins[1].shape, site.outs[0].shape
         sides = _forward_padding(site.attrs, dw, parts["x"], parts["dy"], x)
-        return _tiled(site.attrs, sides, dy[1], parts["dy"])
+        attrs = _tiled(site.attrs, sides, dy[1], parts["dy"])
+        if attrs and "channels" in attrs:
+            attrs = {**attrs, "channels": tile_shape(parts["dy"])[1]}
+        return attrs

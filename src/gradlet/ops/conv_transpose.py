@@ -13,7 +13,7 @@ from gradlet.ops.conv import Conv2dInputGrad
 from gradlet.ops.emitter import Emitter, Gradients, Names
 from gradlet.ops.importer import Call, Importer, from_onnx, from_torch
 from gradlet.ops.importers.volumes import transposed_volume
-from gradlet.ops.lib.channels import spatial
+from gradlet.ops.lib.channels import MapOp, spatial
 from gradlet.ops.lib.line import batched, lifted, planes
 from gradlet.ops.lib.window import conv_attrs, window
 
@@ -26,6 +26,7 @@ class ConvTranspose(Conv2dInputGrad):
     inputs = ("x", "w")
     outputs = ("y",)
     maps = ("x", "w", "y")
+    layouts = MapOp.layouts
 
     def flat(self, site: Site) -> Site:
         return site

@@ -166,7 +166,8 @@ def evaluate(
             spread.update(_spread(site, operands, results))
         for tensor, result in zip(site.outs, results, strict=True):
             name = tensor.name
-            exact = op.exact or result.dtype.kind != "f"
+            copied = op.exact and (seed is None or not np.any(spread[name]))
+            exact = copied or result.dtype.kind != "f"
             if seed is not None and not (exact or (name in wholes and all(map(_whole, operands)))):
                 result = _with_rounding(tensor.element, result, seed, amplitude, spread[name])
             values[name] = result
@@ -208,23 +209,25 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
     op = OPS[site.node.op]
     if op.exact:
         return {
-            t.name: np.broadcast_to(np.float32(0), np.shape(r))
+            t.name: _copied(site, t.element, operands, r)
             for t, r in zip(site.outs, results, strict=True)
         }
     spread: Spread = {}
     magnitudes = op.magnitude(site.attrs, operands, results)
     for tensor, magnitude, result in zip(site.outs, magnitudes, results, strict=True):
         roundings = op.roundings(site, tensor)
-        growth = np.sqrt(roundings) + roundings / 12
+        growth, count = _growth(roundings), op.stores(site)
         error = np.abs(np.atleast_1d(magnitude)).astype(np.float64, copy=False)
         # below the normal numbers it is the smallest step that counts; an exact 0 stays one
         nonzero = error > 0
         element = tensor.element
+        carried = error * (element.unit_roundoff * _growth(count)) if count > 1 else None
         error *= element.sums.unit_roundoff
         np.add(error, element.sums.smallest, out=error, where=nonzero)
         error *= growth
-        if element.accumulate and not op.exact:  # what was computed is rounded when it is stored
+        if element.accumulate:  # what was computed is rounded when it is stored
             stored = np.abs(np.atleast_1d(result)) * element.unit_roundoff
+            stored = stored if carried is None else carried  # and the next number is made of that
             error += np.where(nonzero, stored + element.smallest, 0.0)
         # of two numbers there is no part result
         reach = result if len(operands) == 2 else magnitude
@@ -233,6 +236,23 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
         with np.errstate(over="ignore"):  # what float32 cannot hold is told by the values
             spread[tensor.name] = error.astype(np.float32).reshape(np.shape(magnitude))
     return spread
+
+
+def _growth(roundings: float) -> float:
+    return float(np.sqrt(roundings)) + roundings / 12
+
+
+def _copied(site: Site, element: Element, operands: list[Array], result: Array) -> Array:
+    """The spread of a copy. There is none, but where a number is put in that is no number of the
+    type: an attribute, or an operand of a wider type."""
+    if element.accumulate and result.dtype.kind == "f":
+        wide = [v for v, t in zip(operands, site.ins, strict=True) if t.element == element.sums]
+        given = np.concatenate([_numbers(site), *(value.reshape(-1) for value in wide)])
+        foreign = np.abs(given[~_is_held(given, element)])
+        if foreign.size:
+            put_in = np.isin(np.abs(result), foreign)
+            return np.where(put_in, np.abs(result) * element.unit_roundoff, 0.0).astype(np.float32)
+    return np.broadcast_to(np.float32(0), np.shape(result))
 
 
 def _made_whole(graph: Graph) -> set[str]:

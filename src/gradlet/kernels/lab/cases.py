@@ -11,19 +11,20 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.ir.elements import ELEMENTS, F32, Element
-from gradlet.ir.graph import Array, Attrs
+from gradlet.ir.graph import Array, Attrs, Shape
 from gradlet.ir.recipe import Recipe
 from gradlet.kernels.catalogue import epilogues, families, updates
 from gradlet.ops import OPS
-from gradlet.ops.base import ShapeError, ints
+from gradlet.ops.base import ShapeError, integer, ints
 from gradlet.ops.conv import conv_sizes
 from gradlet.ops.learning.optimizer import update_op
-from gradlet.ops.lib.channels import LAYOUTS as MAPS
-from gradlet.ops.lib.channels import channels_last
+from gradlet.ops.lib.channels import LAYOUTS as WHOLE
+from gradlet.ops.lib.channels import PAIRED, channels_last, in_pairs, paired
 from gradlet.oracle.scatter import MARGIN
 
 STEPS = ("forward", "weight_grad", "input_grad")
 LAYOUTS = ("nn", "nt", "tn")
+MAPS = (*WHOLE, PAIRED)
 HYPER = Recipe(momentum=0.9)
 """Rate, decay and the like, as a layer that is trained has them."""
 LARGEST = 2**18
@@ -126,7 +127,7 @@ def conv2d(
     _positive(kernel=min(kernel), stride=min(stride), dilation=min(dilation))
     _known_step(step)
     _known_layout(layout)
-    _divisible(shape[0], channels, groups)
+    _divisible(shape[0], channels, groups, layout)
     attrs: Attrs = {
         "stride": stride,
         "padding": padding,
@@ -140,17 +141,16 @@ def conv2d(
     random = _random(element)
     x = random(batch, *shape)
     w = random(channels, shape[0] // groups, *kernel)
-    try:
-        (made,) = OPS["conv2d"].shape({**attrs, "layout": "chw"}, x.shape, w.shape)
-    except ShapeError as error:
-        raise GradletError(f"this layer has no output: {error}") from None
+    made = _made(attrs, x, w)
     sizes = conv_sizes(attrs, x.shape, w.shape, made)
+    if in_pairs(attrs) and groups == 1:
+        sizes["in_channels"] += shape[0] % 2
     macs = int(np.prod(made)) * int(np.prod(w.shape[1:]))
     b, dy = random(channels), random(*made)
     sums = {"forward": w[0].size + 1, "input_grad": w[:, 0].size, "weight_grad": dy[:, 0].size}
-    offset = b if channels_last(attrs) else b[:, None, None]
-    if channels_last(attrs):
-        x, w, dy = (np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, w, dy))
+    x, w, dy, offset = _laid(attrs, x, w, dy, np.broadcast_to(b[:, None, None], made))
+    if in_pairs(attrs):
+        attrs = {**attrs, "channels": channels}
     op, operands = {
         "forward": ("conv2d", (x, w, b)),
         "input_grad": ("conv2d_input_grad", (dy, w)),
@@ -161,10 +161,28 @@ def conv2d(
         operands = (x, w, None)
         value, size = value - offset, size - np.abs(offset)
     label = f"{_conv_label(attrs, shape, channels)}, batch {batch}, {step}"
-    mode = f"{step}_hwc" if channels_last(attrs) else step
+    mode = step if layout == "chw" else f"{step}_{layout}"
     return _case(
         (label, "conv2d", mode, update), sizes, element, operands, macs, value, size, sums[step]
     )
+
+
+def _made(attrs: Attrs, x: Array, w: Array) -> Shape:
+    try:
+        return OPS["conv2d"].shape({**attrs, "layout": "chw"}, x.shape, w.shape)[0]
+    except ShapeError as error:
+        raise GradletError(f"this layer has no output: {error}") from None
+
+
+def _laid(attrs: Attrs, x: Array, w: Array, *made: Array) -> tuple[Array, ...]:
+    """As the layout has them."""
+    if channels_last(attrs):
+        return tuple(np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, w, *made))
+    if not in_pairs(attrs):
+        return (x, w, *made)
+    dims = (1, 0 if integer(attrs, "groups") > 1 else 1, *(1 for _ in made))
+    pairs = zip((x, w, *made), dims, strict=True)
+    return tuple(np.ascontiguousarray(paired(v, dim)) for v, dim in pairs)
 
 
 def _reference(op: str, attrs: Attrs, operands: Sequence[Array]) -> tuple[Array, Array]:
@@ -188,11 +206,13 @@ def _known_layout(layout: str) -> None:
         raise GradletError(f"--layout {layout}: there are {', '.join(MAPS)}")
 
 
-def _divisible(inputs: int, outputs: int, groups: int) -> None:
+def _divisible(inputs: int, outputs: int, groups: int, layout: str) -> None:
     if inputs % groups or outputs % groups:
         raise GradletError(
             f"{inputs} input and {outputs} output channels cannot be split into {groups} groups"
         )
+    if layout == PAIRED and groups > 1 and (groups, groups) != (inputs, outputs):
+        raise GradletError(f"--layout {layout}: groups have to be of one channel each")
 
 
 def _case(

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array, Attrs, Shape, Site
 from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Size, Span, Work, integer, register
 from gradlet.ops.lib.pointwise import Pointwise, row_major
@@ -48,6 +49,9 @@ class ClipSquares(Op):
         if len(ins) == 2 and ins[1] != (PARTS,):
             raise ShapeError(f"a norm has {PARTS} parts")
         return ((PARTS,),)
+
+    def dtypes(self, *ins: str) -> tuple[str, ...]:
+        return (F32.name,)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         flat, begin = ins[0].reshape(-1), _begin(attrs)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Span, Work, number, register
 from gradlet.ops.emitter import Emitter, Gradients, Names
@@ -97,6 +98,9 @@ class _Labelled(Op):
 class _Loss(_Labelled):
     inputs = ("logits", "labels", "weights?")
     outputs = ("loss",)
+
+    def dtypes(self, *ins: str) -> tuple[str, ...]:
+        return (F32.name,)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         logits, labels = ins[:2]

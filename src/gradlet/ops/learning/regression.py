@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
 from gradlet.ops.base import Arrays, Axis, Lowering, Op, ShapeError, Span, Work, integer, register
 from gradlet.ops.emitter import Emitter, Gradients, Names
@@ -146,6 +147,9 @@ class _Pointwise(Op):
 class _Forward(_Pointwise):
     inputs = ("x", "target")
     outputs = ("loss",)
+
+    def dtypes(self, *ins: str) -> tuple[str, ...]:
+        return (F32.name,)
 
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
         if ins[0] != ins[1]:

@@ -1,7 +1,10 @@
-"""Where the channels of a feature map lie: first, as in PyTorch, or last, as [N, H, W, C].
+"""Where the channels of a feature map lie: first, as in PyTorch, last, as [N, H, W, C], or in
+pairs, as [N, C/2, H, W, 2].
 
 An op over maps is written once, for channels first. With the attribute `layout` = "hwc" the same op
-takes and gives its maps, and weights of the form [O, C, KH, KW], with dimension 1 moved to the end.
+takes and gives its maps, and weights of the form [O, C, KH, KW], with dimension 1 moved to the end;
+with "chw2" two neighbours of dimension 1 lie side by side, which makes a word of two numbers of 16
+bits. An odd last channel has a zero beside it.
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from gradlet.ir.graph import Array, Attrs, Shape, Site, Tensor
-from gradlet.ops.base import Axis, Lowering, Op
+import numpy as np
+
+from gradlet.ir.graph import Array, Attrs, Shape, Site
+from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span
 from gradlet.ops.lib.pointwise import same_index_axes
 from gradlet.ops.lib.tiling import Region
 
 LAYOUTS = ("chw", "hwc")
+PAIRED = "chw2"
+"""Of the layouts, the one with channels in pairs; only some ops over maps have it."""
 Each = TypeVar("Each")
 
 
@@ -29,14 +36,42 @@ def last_order(rank: int) -> tuple[int, ...]:
     return (0, *range(2, rank), 1) if rank > 1 else tuple(range(rank))
 
 
+def in_pairs(attrs: Attrs) -> bool:
+    return attrs.get("layout") == PAIRED
+
+
+def paired_shape(shape: Shape, dim: int = 1) -> Shape:
+    """With two neighbours of a dimension side by side."""
+    return (*shape[:dim], -(-shape[dim] // 2), *shape[dim + 1 :], 2)
+
+
+def paired(value: Array, dim: int = 1) -> Array:
+    """The same of an array; an odd last one gets a zero beside it."""
+    odd = value.shape[dim] % 2
+    padded = np.pad(value, [(0, odd if d == dim else 0) for d in range(value.ndim)])
+    split = padded.reshape(*value.shape[:dim], -1, 2, *value.shape[dim + 1 :])
+    return np.moveaxis(split, dim + 1, -1)
+
+
+def unpaired(value: Array, dim: int = 1, channels: int | None = None) -> Array:
+    """The way back; what is behind so many channels is left out."""
+    joined = np.moveaxis(value, -1, dim + 1)
+    made = joined.reshape(*value.shape[:dim], -1, *value.shape[dim + 1 : -1])
+    return made[(slice(None),) * dim + (slice(channels),)]
+
+
 def spatial(attrs: Attrs, shape: Shape) -> Shape:
     """The extents of a map, or of a kernel, without batch and channels."""
+    if in_pairs(attrs):
+        return shape[2:-1]
     return shape[1:-1] if channels_last(attrs) else shape[2:]
 
 
 def all_but_channels(attrs: Attrs, shape: Shape) -> tuple[int, ...]:
-    kept = len(shape) - 1 if channels_last(attrs) else 1
-    return tuple(dim for dim in range(len(shape)) if dim != kept)
+    kept = {len(shape) - 1} if channels_last(attrs) else {1}
+    if in_pairs(attrs):
+        kept = {1, len(shape) - 1}
+    return tuple(dim for dim in range(len(shape)) if dim not in kept)
 
 
 def plane_axes(shape: Shape, operands: Sequence[str]) -> tuple[Axis, ...]:
@@ -77,23 +112,40 @@ class MapOp(Op):
     def chw_tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         return super().tile_attrs(site, parts)
 
+    def paired_dim(self, attrs: Attrs, slot: str) -> int:
+        """Of an operand in `maps`: the dimension whose neighbours lie side by side in pairs."""
+        return 1
+
+    def channels_known(self, attrs: Attrs, ins: Mapping[str, Shape]) -> Mapping[str, int]:
+        """How many channels operands in pairs have, where an odd one may be the last."""
+        return {}
+
     def shape(self, attrs: Attrs, *ins: Shape) -> tuple[Shape, ...]:
-        if not channels_last(attrs):
+        if not _moved(attrs):
             return self.chw_shape(attrs, *ins)
-        given = [_first(s) if self._is_map(i) else s for i, s in enumerate(ins)]
-        pairs = zip(self.outputs, self.chw_shape(attrs, *given), strict=True)
-        return tuple(_last(s) if n in self.maps else s for n, s in pairs)
+        made = self.chw_shape(attrs, *self._planar_shapes(attrs, ins))
+        pairs = zip(self.outputs, made, strict=True)
+        return tuple(self._laid_shape(attrs, n, s) if n in self.maps else s for n, s in pairs)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        if not channels_last(attrs):
+        if not _moved(attrs):
             return self.chw_reference(attrs, *ins)
-        given = [_channels_first(v) if self._is_map(i) else v for i, v in enumerate(ins)]
+        known: Mapping[str, int] = {}
+        if in_pairs(attrs):
+            known = self.channels_known(attrs, self._by_slot([v.shape for v in ins]))
+        given = [
+            self._planar_value(attrs, slot, v, known.get(slot)) if slot in self.maps else v
+            for slot, v in self._by_slot(ins).items()
+        ]
         made = self.chw_reference(attrs, *given)
         pairs = zip(self.outputs, made, strict=True)
-        return tuple(v.transpose(last_order(v.ndim)) if n in self.maps else v for n, v in pairs)
+        return tuple(self._laid_value(attrs, n, v) if n in self.maps else v for n, v in pairs)
 
     def axes(self, site: Site) -> tuple[Axis, ...]:
-        axes = self.chw_axes(self.chw_site(site))
+        planar = self.chw_site(site)
+        axes = self.chw_axes(planar)
+        if in_pairs(site.attrs):
+            return tuple(self._in_pairs(axis, site.attrs) for axis in axes)
         if not channels_last(site.attrs):
             return axes
 
@@ -108,39 +160,117 @@ class MapOp(Op):
             for axis in axes
         )
 
+    def _in_pairs(self, axis: Axis, attrs: Attrs) -> Axis:
+        """An axis of channels, of which a step is a pair."""
+
+        def is_halved(span: Span) -> bool:
+            return span.operand in self.maps and span.dim == self.paired_dim(attrs, span.operand)
+
+        if not any(map(is_halved, axis.spans)):
+            return axis
+        spans = tuple(s if is_halved(s) else replace(s, step=2, extent=2) for s in axis.spans)
+        return replace(axis, size=-(-axis.size // 2), spans=spans)
+
     def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
-        if channels_last(site.attrs):
-            moved = {slot: _first(region) for slot, region in parts.items() if slot in self.maps}
+        planar = self.chw_site(site)
+        if _moved(site.attrs):
+            whole = dict(self.slots(planar))
+            moved = {
+                slot: self._planar_region(site.attrs, slot, region, whole[slot].shape)
+                for slot, region in parts.items()
+                if slot in self.maps
+            }
             parts = {**parts, **moved}
-        return self.chw_tile_attrs(self.chw_site(site), parts)
+        return self.chw_tile_attrs(planar, parts)
 
     def lower(self, site: Site) -> Lowering:
         lowering = self.chw_lower(self.chw_site(site))
-        if not channels_last(site.attrs):
+        if not _moved(site.attrs):
             return lowering
-        return replace(lowering, mode=f"{lowering.mode}_hwc")
+        return replace(lowering, mode=f"{lowering.mode}_{site.attrs['layout']}")
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
-        if not channels_last(attrs):
+        if not _moved(attrs):
             return self.chw_torch(attrs, *ins)
+        if in_pairs(attrs):
+            return self._torch_in_pairs(attrs, ins)
         given = [f"{v}.movedim(-1, 1)" if self._is_map(i) else v for i, v in enumerate(ins)]
         return f"({self.chw_torch(attrs, *given)}).movedim(1, -1)"
 
+    def _torch_in_pairs(self, attrs: Attrs, ins: Sequence[str]) -> str:
+        known = self.channels_known(attrs, {})
+
+        def joined(slot: str, value: str) -> str:
+            dim = self.paired_dim(attrs, slot)
+            text = f"{value}.movedim(-1, {dim + 1}).flatten({dim}, {dim + 1})"
+            return f"{text}.narrow({dim}, 0, {known[slot]})" if slot in known else text
+
+        given = [joined(n, v) if n in self.maps else v for n, v in self._by_slot(ins).items()]
+        around = "(0, 0) * (y.dim() - 2) + (0, y.shape[1] % 2)"
+        made = f"F.pad((y := {self.chw_torch(attrs, *given)}), {around})"
+        return f"{made}.unflatten(1, (-1, 2)).movedim(2, -1)"
+
     def chw_site(self, site: Site) -> Site:
         """The same node, as it would be with channels first."""
-        if not channels_last(site.attrs):
+        if not _moved(site.attrs):
             return site
-        ins = [_planar(t) if self._is_map(i) else t for i, t in enumerate(site.ins)]
+        shapes = self._planar_shapes(site.attrs, [t.shape for t in site.ins])
+        ins = tuple(replace(t, shape=s) for t, s in zip(site.ins, shapes, strict=True))
+        if in_pairs(site.attrs):
+            made = self.chw_shape(site.attrs, *shapes)
+            outs = tuple(replace(t, shape=s) for t, s in zip(site.outs, made, strict=True))
+            return replace(site, ins=ins, outs=outs)
         pairs = zip(self.outputs, site.outs, strict=True)
-        outs = [_planar(t) if name in self.maps else t for name, t in pairs]
-        return replace(site, ins=tuple(ins), outs=tuple(outs))
+        turned = (replace(t, shape=_first(t.shape)) if n in self.maps else t for n, t in pairs)
+        return replace(site, ins=ins, outs=tuple(turned))
 
     def _is_map(self, index: int) -> bool:
         return self.inputs[index].rstrip("?") in self.maps
 
+    def _by_slot(self, ins: Sequence[Each]) -> dict[str, Each]:
+        return {slot.rstrip("?"): v for slot, v in zip(self.inputs, ins, strict=False)}
 
-def _planar(tensor: Tensor) -> Tensor:
-    return replace(tensor, shape=_first(tensor.shape))
+    def _planar_shapes(self, attrs: Attrs, ins: Sequence[Shape]) -> list[Shape]:
+        """Of the operands, as they would be with channels first."""
+        slots = self._by_slot(ins)
+        if not in_pairs(attrs):
+            return [_first(s) if slot in self.maps else s for slot, s in slots.items()]
+        known = self.channels_known(attrs, slots)
+
+        def joined(slot: str, shape: Shape) -> Shape:
+            dim = self.paired_dim(attrs, slot)
+            if len(shape) <= dim + 1 or shape[-1] != 2:
+                raise ShapeError(f"'{slot}' {shape} has no pairs of channels")
+            return (*shape[:dim], known.get(slot, 2 * shape[dim]), *shape[dim + 1 : -1])
+
+        return [joined(slot, s) if slot in self.maps else s for slot, s in slots.items()]
+
+    def _laid_shape(self, attrs: Attrs, slot: str, shape: Shape) -> Shape:
+        if in_pairs(attrs):
+            return paired_shape(shape, self.paired_dim(attrs, slot))
+        return _last(shape)
+
+    def _planar_value(self, attrs: Attrs, slot: str, value: Array, channels: int | None) -> Array:
+        if in_pairs(attrs):
+            return unpaired(value, self.paired_dim(attrs, slot), channels)
+        return _channels_first(value)
+
+    def _laid_value(self, attrs: Attrs, slot: str, value: Array) -> Array:
+        if in_pairs(attrs):
+            return paired(value, self.paired_dim(attrs, slot))
+        return value.transpose(last_order(value.ndim))
+
+    def _planar_region(self, attrs: Attrs, slot: str, region: Region, shape: Shape) -> Region:
+        """A part of an operand, as it would be with channels first."""
+        if not in_pairs(attrs):
+            return _first(region)
+        dim = self.paired_dim(attrs, slot)
+        begin, end = region[dim]
+        return (*region[:dim], (2 * begin, min(2 * end, shape[dim])), *region[dim + 1 : -1])
+
+
+def _moved(attrs: Attrs) -> bool:
+    return channels_last(attrs) or in_pairs(attrs)
 
 
 def _channels_first(value: Array) -> Array:

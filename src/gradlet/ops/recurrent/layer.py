@@ -59,6 +59,10 @@ class _Recurrent(Op):
         times, batch, hidden = self.extents(site)
         return Work(times * batch * self.gates * hidden * hidden, site.moved_bytes)
 
+    def stores(self, site: Site) -> int:
+        """One per step of the kernel."""
+        return self.lower(site).repeat
+
     def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         """Rounding acts like relative disturbances of the operands, carried on through time; a
         disturbed run shows how much of them arrives. All units of a time share the largest."""
