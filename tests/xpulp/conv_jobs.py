@@ -17,6 +17,7 @@ from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops import OPS
 from gradlet.ops.conv import MAP, conv_sizes
 from gradlet.ops.learning.optimizer import update_op
+from gradlet.oracle.growth import grown
 from gradlet.oracle.scatter import MARGIN
 from tests.xpulp.support import NativeReference, cluster, same_bits
 
@@ -165,7 +166,8 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
         inputs = (*inputs, *([HYPER[kernel.epilogue]] if kernel.epilogue in HYPER else []))
         reach = reach + sum(np.abs(v) for v in outputs)
         value = _updated(kernel.epilogue, outputs, value)
-    tolerance = MARGIN * (terms[mode] + 5) * ROUNDOFF * reach
+    growth = catalogue.growth(kernel)
+    tolerance = grown(MARGIN * (terms[mode] + 5) * ROUNDOFF * reach, growth.factor, growth.reach)
     sizes = layer.sizes
     for number in catalogue.fetched(kernel):
         if (given := inputs[number]) is not None and generator.random() < 0.5:

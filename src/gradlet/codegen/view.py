@@ -192,7 +192,6 @@ def _call(
     module = nodes[call.nodes[0]].module
     return {
         "index": index,
-        "repeat": call.repeat,
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
         "link": chain.get(index),
         "phases": [] if call.tiling else _phases(plan, index, call, names, scratch),
@@ -244,13 +243,13 @@ def _golden_view(
 
 def _phases(
     plan: Plan, index: int, call: Call, names: Mapping[str, str], scratch: str
-) -> list[list[dict[str, str]]]:
+) -> list[list[dict[str, Any]]]:
     """The launches of a call without tiles, from one barrier to the next."""
 
     def operand(position: Ref) -> str:
         return "0" if position is None else f"T_{names[call.operands[position]]}"
 
-    phases: list[list[dict[str, str]]] = []
+    phases: list[list[dict[str, Any]]] = []
     for number, launch in enumerate(call.whole):
         kind = f"sizes{number or ''}"
         step = "step" if launch.repeat > 1 else "0"
@@ -260,6 +259,7 @@ def _phases(
             "arguments": arguments(operand, scratch, launch, f"&{kind}_{index}", step),
             "sizes": size_text(launch.sizes[0]),
             "sizes_type": sizes_type(plan, launch),
+            "repeat": launch.repeat,
         }
         phases += [[own]] if launch.barrier else []
         if not launch.barrier:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from gradlet.kernels.catalogue import MAY, fetched
+from gradlet.kernels.catalogue import MAY, fetched, kept
 from gradlet.planner.model import REGIONS, Call, Plan
 from gradlet.planner.parts import followers
 from gradlet.planner.tiling import Tiling
@@ -196,7 +196,8 @@ class Sanitizer:
             span: updated or not fresh or any(span.meets(other) for other in inputs)
             for span, updated in outputs
         }
-        self._grant_operands(inputs, stays, scratch_stays=not entry.first)
+        keeps = begun and bool(kept(entry.kernel))
+        self._grant_operands(inputs, stays, scratch_stays=not entry.first or keeps)
 
     def _grant_operands(
         self, inputs: Sequence[Span], outputs: Mapping[Span, bool], *, scratch_stays: bool

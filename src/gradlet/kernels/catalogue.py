@@ -242,9 +242,33 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
 
 
+def steps(kernel: Kernel) -> int:
+    """How often it is called for one result, with a barrier between."""
+    return variant_of(kernel).steps
+
+
+def released(kernel: Kernel) -> tuple[int, ...]:
+    """Which of its inputs are read by its first step alone, by number."""
+    own = variant_of(kernel).released
+    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
+
+
+def kept(kernel: Kernel) -> dict[int, int]:
+    """Of which operands the first step keeps something in scratch as long as they are the same, by
+    their numbers among outputs and inputs, and which step takes its place then."""
+    outputs, inputs = operands(kernel)
+    names = [operand.name for operand in (*outputs, *inputs)]
+    return {names.index(name): 2 + n for n, name in enumerate(variant_of(kernel).keeps)}
+
+
+def is_exact(kernel: Kernel) -> bool:
+    """Whether its errors are those of plain sums."""
+    return variant_of(kernel).exact
+
+
 def stepped(kernel: Kernel) -> bool:
     """Whether it is called once per step, with the number of the step."""
-    return families()[kernel.family].stepped or variant_of(kernel).steps > 1
+    return families()[kernel.family].stepped or steps(kernel) > 1
 
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:

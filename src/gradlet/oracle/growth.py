@@ -1,4 +1,4 @@
-"""Errors of kernels that round more than plain sums do, such as convolutions by Winograd's algorithm."""
+"""Errors of kernels that round more than plain sums do, as by Winograd's algorithm."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
-from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.catalogue import Kernel, steps
 from gradlet.ops.base import Size
 from gradlet.planner.launch import Launch, launch_from_json
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, views_of
@@ -98,7 +98,9 @@ class Call:
     def by(self, kernel: Kernel) -> Call:
         """The same, not tiled, with another kernel in the place of the first."""
         first, *others = self.whole
-        return replace(self, whole=(replace(first, kernel=kernel), *others), tiling=None)
+        repeat = first.repeat // steps(first.kernel) * steps(kernel)
+        first = replace(first, kernel=kernel, repeat=repeat)
+        return replace(self, whole=(first, *others), tiling=None)
 
     @property
     def operands(self) -> tuple[str, ...]:

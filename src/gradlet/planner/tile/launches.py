@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradlet.ir.graph import Graph, Node, Site
-from gradlet.kernels.catalogue import Kernel, candidates, operands, updates, variant_of
+from gradlet.kernels.catalogue import (
+    Kernel,
+    candidates,
+    is_exact,
+    operands,
+    steps,
+    updates,
+    variant_of,
+)
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.fuse.epilogue import lowered, post_op
@@ -40,8 +48,8 @@ class TileLaunches:
         kernel = self._common(call.kernel, epilogue, sizes, variant)
         if not summed or kernel is None:
             return kernel, None
-        more = self._common(call.kernel, SUM, sizes, variant)
-        return (kernel, more) if more else (None, None)
+        more = self._common(call.kernel, SUM, sizes, variant or kernel.variant)
+        return (kernel, more) if more and steps(more) == steps(kernel) else (None, None)
 
     def of(
         self,
@@ -84,11 +92,12 @@ class TileLaunches:
         places = (*results, *range(begin, begin + taken))
         first: tuple[Ref, ...] = tuple(p if tiling.views[p] else None for p in places)
         when = When(FIRST if more else EVERY)
-        yield Launch(kernel, first, sizes, when, repeat=call.repeat)
+        repeat = call.repeat // steps(call.kernel) * steps(kernel)
+        yield Launch(kernel, first, sizes, when, repeat=repeat)
         if more:
             once = {p for p, view in enumerate(tiling.views) if view and view.once}
             later = tuple(None if p in once else p for p in first)
-            yield Launch(more, later, sizes, When(LATER), repeat=call.repeat)
+            yield Launch(more, later, sizes, When(LATER), repeat=repeat)
 
     def _beside(
         self, group: FusionGroup, call: Call, tiling: Tiling, gradient: int | None
@@ -165,6 +174,8 @@ class TileLaunches:
         found: list[Kernel] | None = None
         for item in sizes:
             able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype, streamed=far)
+            if like.variant and is_exact(like):  # others were not worth it
+                able = [kernel for kernel in able if is_exact(kernel) or kernel.variant == variant]
             found = able if found is None else [kernel for kernel in found if kernel in able]
         wanted = variant or self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]

@@ -1,5 +1,5 @@
-"""Convolution 3x3 by Winograd's algorithm along rows, F(m, 3): m results of a row from m + 2 products
-instead of 3 * m. Down the rows it stays direct.
+"""Convolution 3x3 by Winograd's algorithm along rows, F(m, 3): m results of a row from m + 2
+products instead of 3 * m. Down the rows it stays direct.
 
 The transformed map has m + 2 phases, each of them a map whose columns are tiles of m results; so a
 phase of a tile is a convolution of one dimension down the rows, and the direct register block of 2
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradlet.kernels.xpulp.isa.asm import SAVED, Asm
@@ -27,6 +27,8 @@ X, W, STEP, KEPT, *INPUTS = tuple(f"a{i}" for i in range(6))
 STARTS = ("a6", "a7")
 REGISTERS = ("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *SAVED)
 RUN = "sp"
+LINE, PART = 18, 600
+"""Instructions of a line of the map besides its tiles, and of a tile that sticks out."""
 ROOM = 4 * CHANNELS * ROWS
 """Bytes of the sums of a phase."""
 ORDERS = {2: (1, 2, 0, 3), 4: (1, 2, 3, 4, 0, 5)}
@@ -36,14 +38,14 @@ outputs have a part of, so that its sums can begin with the bias."""
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     outputs = params["outputs"]
-    lines = [Lines(outputs, missing) for missing in range(outputs + 1)]
+    lines: list[Lines] = [Lines(outputs, missing) for missing in range(outputs + 1)]
     edges = [(top, bottom) for top in (0, 1) for bottom in (0, 1)]
     keys = [(ROWS, *edge) for edge in edges] + [(rows, 0, 0) for rows in range(1, ROWS)]
     made = [Block(outputs, *key, epilogue) for key in keys]
     return {
         "back": mode == "input_grad",
         "place": ORDERS[outputs].index,
-        "functions": "\n\n".join(part.function() for part in (*made, *lines)),
+        "functions": "\n\n".join([*(m.function() for m in made), *(m.function() for m in lines)]),
         "block_table": ", ".join(f"(uintptr_t){block.name}" for block in made),
         "line_table": ", ".join(f"(uintptr_t){part.name}" for part in lines),
     }
@@ -51,7 +53,8 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
 
 class Block:
     """One function: the sums of all phases of a tile, over all channels, and its results, for one
-    tile after the other. top, bottom: the first or the last of its rows of the map is one of zeros, and left out."""
+    tile after the other. top, bottom: the first or the last of its rows of the map is one of zeros,
+    and left out."""
 
     def __init__(self, outputs: int, rows: int, top: int, bottom: int, epilogue: str) -> None:
         self.outputs, self.rows, self.epilogue = outputs, rows, epilogue
@@ -150,8 +153,8 @@ class Block:
         self, sums: Sequence[str], spare: Sequence[str], constants: Sequence[str]
     ) -> Sequence[str]:
         """The registers with the results. With the sums p to s of phases 1 to 4: y0 = p + q + r + s
-        + sum of 0, y1 = p - q + 2 * (r - s), y2 = p + q + 4 * (r + s), y3 = p - q + 8 * (r - s) + sum
-        of 5. Of two outputs there are p and q, and y1 = p - q + sum of 3."""
+        + sum of 0, y1 = p - q + 2 * (r - s), y2 = p + q + 4 * (r + s), y3 = p - q + 8 * (r - s)
+        + sum of 5. Of two outputs there are p and q, and y1 = p - q + sum of 3."""
         asm, (even, odd, more, less, third, *_) = self.asm, spare
         first, p, q, r, *others = sums
         if self.outputs == 2:
@@ -230,8 +233,8 @@ LINE_FIELDS = ("x", "to", "lines", "width", "tiles", "tile", "left", "phase", "c
 
 
 class Lines:
-    """One function: the transform of some lines of a map. A tile begins with the last two columns of
-    the one before; of the last one so many columns are missing, and zero."""
+    """One function: the transform of some lines of a map. A tile begins with the last two columns
+    of the one before; of the last one so many columns are missing, and zero."""
 
     def __init__(self, outputs: int, missing: int) -> None:
         self.outputs, self.missing = outputs, missing
@@ -369,12 +372,12 @@ TRANSFORMS: dict[int, tuple[Matrix, Matrix, Matrix]] = {
         ),
     ),
 }
-"""By the number of outputs: of the sums of phases to results, of weights to phases, and of the map."""
+"""By the number of outputs: of the sums of phases to results, of weights and map to phases."""
 
 
 def growth(mode: str, params: Mapping[str, Any]) -> tuple[float, int]:
-    """Errors over those of plain sums: as the products of a phase are as large as its transforms make
-    them, and errors add up as squares do, the norms of the rows tell; of the worst result."""
+    """Errors over those of plain sums: as the products of a phase are as large as its transforms
+    make them, and errors add up as squares do, the norms of the rows tell; of the worst result."""
     results, weights, values = TRANSFORMS[params["outputs"]]
     if mode == "weight_grad":  # the weights and the results change places
         results, weights = tuple(zip(*weights, strict=True)), tuple(zip(*results, strict=True))
@@ -396,12 +399,13 @@ def cost(
     height, width = (sizes[f"{sides[1]}_{name}"] for name in "hw")
     outputs, batch = params["outputs"], sizes["batch"]
     phases, tiles = outputs + TAPS - 1, -(-width // outputs)
-    weights = -(-(-(-made // 2) * given) // cores) * CHANNELS * TAPS * 3 * phases
-    lines = -(-(batch * given * (height + 2)) // cores) * tiles * 4 * phases
-    blocks = [min(ROWS, height - row) for row in range(0, height, ROWS)]
+    weights = -(-(-(-made // 2) * given) // cores) * (20 + CHANNELS * TAPS * 3 * phases)
+    lines = -(-(batch * given * (height + 2)) // cores) * (LINE + tiles * 4 * phases)
+    blocks = -(-height // ROWS)
+    rows = -(-height // blocks)
     units = batch * -(-made // CHANNELS) * tiles
-    each = [phases * (given * (7 * n + 8 + 1) + 5 * n) + 24 * n + 100 for n in blocks]
-    turns = -(-units * len(blocks) // cores)
-    products = turns * sum(each) / len(blocks)
+    each = phases * (given * (7 * rows + 8) + 5 * rows) + 44 * rows + 50
+    out = PART * (units if made == 1 else bool(width % outputs) * units // tiles)
+    products = -(-units * blocks // cores) * each + out * blocks / cores
     instructions = weights + lines + products
     return float(constants.winograd_start + constants.winograd_instruction * instructions)
