@@ -76,7 +76,8 @@ def test_errors_grow_as_far_as_is_said(mode: str) -> None:
         d = generator.standard_normal((2000, 32, values.shape[1])).astype(np.float32)
         window = np.arange(len(results))[:, None] + np.arange(weights.shape[1])
         exact = np.einsum("ncj,nckj->nk", g.astype(np.float64), d.astype(np.float64)[..., window])
-        plain, sums = np.zeros_like(exact, np.float32), np.float32(0)
+        plain = np.zeros_like(exact, np.float32)
+        sums = np.zeros((len(g), values.shape[0])).astype(np.float32)
         for c in range(g.shape[1]):
             for j in range(weights.shape[1]):
                 plain = plain + g[:, c, j, None] * d[:, c][:, window[:, j]]

@@ -25,10 +25,8 @@ from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, fam
 from gradlet.ops.base import Size
 from gradlet.support.templates import environment
 from gradlet.targets.cost import Cost
+from gradlet.targets.target import INEXACT as INEXACT
 
-INEXACT = "inexact"
-"""Among the instruction sets of a target: kernels whose errors are larger than those of plain sums
-may be taken."""
 FAMILIES = Path(__file__).parent / "families"
 
 

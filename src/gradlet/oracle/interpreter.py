@@ -15,6 +15,7 @@ import numpy as np
 from gradlet.ir.elements import Element
 from gradlet.ir.graph import Array, Graph, Site
 from gradlet.ops import OPS
+from gradlet.oracle.growth import grown
 from gradlet.oracle.noise import disturbed
 
 WHOLE_PARTS = ("floor", "ceil", "trunc", "to_index")
@@ -163,7 +164,10 @@ def evaluate(
         operands = [given[n] if n in given else values[n] for n in site.node.inputs]
         results = op.reference(site.attrs, *operands)
         if measure:
-            spread.update(_spread(site, operands, results))
+            own = _spread(site, operands, results)
+            for name in graph.grown.keys() & own.keys():
+                own[name] = grown(own[name], *graph.grown[name])
+            spread.update(own)
         for tensor, result in zip(site.outs, results, strict=True):
             name = tensor.name
             copied = op.exact and (seed is None or not np.any(spread[name]))

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
-from gradlet.kernels.catalogue import Kernel, steps
+from gradlet.kernels.catalogue import Kernel, growth, is_exact, steps
 from gradlet.ops.base import Size
 from gradlet.planner.launch import Launch, launch_from_json
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, views_of
@@ -242,6 +242,17 @@ class Plan:
     def lower_bound(self) -> int:
         """The least that the data need, over all memories."""
         return sum(self.bound(m) - self.overhead(m) for m in self.target.memories)
+
+    @property
+    def judged(self) -> Graph:
+        """The graph, with how large the errors of these kernels may be."""
+        outputs = {node.name: node.outputs[0] for node in self.graph.nodes}
+        grown = {
+            outputs[call.nodes[0]]: max((g.factor, g.reach) for g in map(growth, call.kernels))
+            for call in self.calls
+            if not all(map(is_exact, call.kernels))
+        }
+        return replace(self.graph, grown=grown)
 
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""
