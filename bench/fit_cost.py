@@ -35,7 +35,7 @@ from gradlet.targets.cost import Cost
 
 Array = NDArray[np.float64]
 Row = dict[str, Any]
-KEPT = ("far_byte", "farthest_byte", "mac", "mac_start", "run", "word_of_macs")
+KEPT = ("backing_byte", "farthest_byte", "mac", "mac_start", "run", "word_of_macs")
 """The first two are known of the DMA. The others are of kernels without a model of their own: what
 fits single calls best made a training step of resnet8 1.2 % slower than these do."""
 APART = ("room", "visible")

@@ -32,10 +32,34 @@ def _conv(channels: int, height: int, width: int, groups: int, step: str) -> ben
     return bench.conv2d(shape, channels, (3, 3), (1, 1), (1, 1, 1, 1), groups, 1, step)
 
 
+def _half(
+    channels: int, height: int, width: int, groups: int, kernel: int, step: str
+) -> bench.Case:
+    """With channels in pairs, and as many before as behind."""
+    around, size = kernel // 2, (kernel, kernel)
+    return bench.conv2d(
+        (channels, height, width),
+        channels,
+        size,
+        (1, 1),
+        (around,) * 4,
+        groups,
+        1,
+        step,
+        layout="chw2",
+        dtype="f16",
+    )
+
+
 TABLE = (
     *(
         Measured(f"gemm 64x64x64 {x}", partial(bench.gemm, 64, 64, 64, x), 5.2)
         for x in bench.LAYOUTS
+    ),
+    *(
+        Measured(f"gemm 64x64x64 {x} {d}", partial(bench.gemm, 64, 64, 64, x, "", d), goal)
+        for x, goal in (("nt", 10.2), ("nn", 9.6), ("tn", 9.3))
+        for d in ("f16", "bf16")
     ),
     *(
         Measured(f"gemm 80x64x128 {x}", partial(bench.gemm, 80, 64, 128, x), 5.3, "128k")
@@ -48,6 +72,18 @@ TABLE = (
     *(
         Measured(f"conv 16->16 k3 16x16 {x}", partial(_conv, 16, 16, 16, 1, x), goal)
         for x, goal in (("forward", 5.8), ("input_grad", 5.8), ("weight_grad", 5.3))
+    ),
+    *(
+        Measured(f"conv 16->16 k3 16x16 {x} f16", partial(_half, 16, 16, 16, 1, 3, x), goal, "128k")
+        for x, goal in (("forward", 11.8), ("input_grad", 11.6), ("weight_grad", 10.2))
+    ),
+    *(
+        Measured(f"conv 64->64 k1 25x5 {x} f16", partial(_half, 64, 25, 5, 1, 1, x), goal, "128k")
+        for x, goal in (("forward", 9.8), ("input_grad", 9.6), ("weight_grad", 9.0))
+    ),
+    *(
+        Measured(f"depthwise 64 k3 25x5 {x} f16", partial(_half, 64, 25, 5, 64, 3, x), goal, "128k")
+        for x, goal in (("forward", 13.0), ("input_grad", 13.0), ("weight_grad", 10.5))
     ),
     *(
         Measured(f"depthwise 64 k3 25x5 {x}", partial(_conv, 64, 25, 5, 64, x), 6.3, "128k")

@@ -22,9 +22,12 @@ from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.oracle.recording import Recording
 from gradlet.runtime import FOLDER
+from gradlet.sim import Machine, SimConfig, Symbols
+from gradlet.sim.binding import STATUS_EXIT
 from gradlet.support import compiler
 from gradlet.targets import target as targets
 from gradlet.training.autodiff import train
+from tests.sim.c_programs import compile_c
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = 3, 21, 77, 5
 """Odd, so that rows of halves begin in the middle of words."""
@@ -155,7 +158,7 @@ def test_gradients_that_no_large_learning_rate_shows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("& 0x8000u) << 16", "& 0x8000u) << 15"),
+        ("gl_f16_load(gl_f16 half)\n{", "gl_f16_load(gl_f16 half)\n{\n    half.bits &= 0x7fffu;"),
         ("return result;", "return (gl_f16){(uint16_t)(result.bits + 9)};"),
     ],
     ids=["sign", "rounding"],
@@ -176,14 +179,47 @@ def converts(function: Any, to: Array, given: Array) -> None:
     function(*pointers, ctypes.c_int(given.size))
 
 
+PATTERNS = np.arange(2**16, dtype=np.uint16)
+KINDS = {"f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def widened(element: Element) -> Array:
+    """What PyTorch makes of every pattern."""
+    tensor = torch.from_numpy(PATTERNS.view(np.int16)).view(KINDS[element.name])
+    return np.asarray(tensor.float().numpy())
+
+
+def hard_to_round(element: Element) -> Array:
+    """Numbers of all sizes, every number of the type, those between two neighbours and those beside
+    them, and what is no number."""
+    wanted = widened(element)
+    finite = np.sort(wanted[np.isfinite(wanted)])
+    between = ((finite[1:].astype(np.float64) + finite[:-1]) / 2).astype(np.float32)
+    ends = np.float32(np.inf)
+    drawn = np.random.default_rng(1).integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
+    nan = np.array([0x7FC00001, 0xFFC00000, 0x7F800001], np.uint32).view(np.float32)
+    beside = [np.nextafter(between, ends), np.nextafter(between, -ends)]
+    return np.concatenate([drawn, between, *beside, finite, wanted, nan])
+
+
+def narrowed_by_torch(element: Element, numbers: Array) -> Array:
+    tensor = torch.from_numpy(numbers).to(KINDS[element.name])
+    return np.asarray(tensor.view(torch.int16).numpy()).view(np.uint16)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["machine", "software"])
+@pytest.mark.parametrize("tool", compiler.available(), ids=lambda tool: tool.name)
 @pytest.mark.parametrize("element", [F16, BF16], ids=lambda element: element.name)
-def test_c_and_python_convert_alike(tmp_path: Path, element: Element) -> None:
-    """Every pattern of 16 bits, and numbers of all sizes with those between two neighbours, beside
-    what PyTorch makes of them."""
-    name, kind = element.c, {"f16": torch.float16, "bf16": torch.bfloat16}[element.name]
+def test_c_and_python_convert_alike(
+    tmp_path: Path, element: Element, tool: compiler.Compiler, soft: bool
+) -> None:
+    """By the machine's own instructions, if it has any, and without them, beside what PyTorch makes
+    of the same numbers."""
+    name = element.c
     source = tmp_path / "convert.c"
     source.write_text(
-        f"""#include "{element.header}"
+        f"""{"#define GL_SOFT_HALF" if soft else ""}
+#include "{element.header}"
 void widen(float *y, const {name} *x, int n)
 {{
     for (int i = 0; i < n; ++i) y[i] = {name}_load(x[i]);
@@ -194,26 +230,69 @@ void narrow({name} *y, const float *x, int n)
 }}
 """
     )
-    made = compiler.build_library([source], tmp_path / "convert.so", include=[FOLDER])
-    library = ctypes.CDLL(str(made))
-    patterns = np.arange(2**16, dtype=np.uint16)
-    wide = np.zeros(2**16, np.float32)
-    converts(library.widen, wide, patterns)
-    wanted = torch.from_numpy(patterns.view(np.int16)).view(kind).float().numpy()
-    assert np.array_equal(wide, wanted, equal_nan=True)
-    assert np.array_equal(element.loaded(patterns.view(element.numpy)), wanted, equal_nan=True)
-
-    generator = np.random.default_rng(1)
-    drawn = generator.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
-    finite = np.sort(wanted[np.isfinite(wanted)])
-    between = ((finite[1:].astype(np.float64) + finite[:-1]) / 2).astype(np.float32)
-    numbers = np.concatenate(
-        [drawn, between, np.nextafter(between, np.float32(np.inf)), finite, wanted]
+    made = compiler.build_library(
+        [source], tmp_path / "convert.so", include=[FOLDER], compiler=tool
     )
+    library = ctypes.CDLL(str(made))
+    wide = np.zeros(2**16, np.float32)
+    converts(library.widen, wide, PATTERNS)
+    wanted = widened(element)
+    assert np.array_equal(wide, wanted, equal_nan=True)
+    loaded = element.loaded(PATTERNS.view(element.numpy))
+    assert np.array_equal(loaded, wanted, equal_nan=True)
+
+    numbers = hard_to_round(element)
     narrow = np.zeros(numbers.size, np.uint16)
     converts(library.narrow, narrow, numbers)
     known = ~np.isnan(numbers)
-    expected = torch.from_numpy(numbers).to(kind).view(torch.int16).numpy().view(np.uint16)
+    expected = narrowed_by_torch(element, numbers)
     assert np.array_equal(narrow[known], expected[known])
     assert np.array_equal(element.stored(numbers).view(np.uint16)[known], expected[known])
     assert len(set(narrow[~known].tolist())) == 1
+    if element is F16:  # the numbers that are none are all the same one
+        assert set(wide[np.isnan(wanted)].view(np.uint32).tolist()) == {0x7FC00000}
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["instructions", "software"])
+@pytest.mark.parametrize("element", [F16, BF16], ids=lambda element: element.name)
+def test_the_cluster_converts_alike(tmp_path: Path, element: Element, soft: bool) -> None:
+    """The same patterns, and what is hard to round."""
+    numbers = hard_to_round(element)[::3]
+    name, count = element.c, numbers.size
+    source = tmp_path / "convert.c"
+    source.write_text(
+        f"""{"#define GL_SOFT_HALF" if soft else ""}
+#include "{element.header}"
+#include "gl_port.h"
+enum {{ COUNT = {count} }};
+float given[COUNT] = {{1.0f}};
+{name} narrow[COUNT] = {{{{1}}}};
+float wide[65536] = {{1.0f}};
+int main(void)
+{{
+    const gl_core me = {{gl_core_id(), GL_CORES}};
+    const gl_range all = gl_share(me, 65536), share = gl_share(me, COUNT);
+    for (int i = all.begin; i < all.end; ++i) {{
+        const {name} half = {{(uint16_t)i}};
+        wide[i] = {name}_load(half);
+    }}
+    for (int i = share.begin; i < share.end; ++i) narrow[i] = {name}_store(given[i]);
+    gl_barrier();
+    return 0;
+}}
+"""
+    )
+    target = targets.load("pulp-open")
+    elf = compile_c(source, target, tmp_path)
+    machine, symbols = Machine(SimConfig.of(target.machine)), Symbols(elf)
+    assert machine.load_elf(elf) is None
+    places = [symbols.address(label) for label in ("given", "narrow", "wide")]
+    given, narrow, wide = (place for place in places if place is not None)
+    machine.write(given, numbers.tobytes())
+    assert machine.run(10**9) == STATUS_EXIT, machine.fault()
+    made = np.frombuffer(machine.read(wide, 4 * 65536), np.float32)
+    assert np.array_equal(made, widened(element), equal_nan=True)
+    stored = np.frombuffer(machine.read(narrow, 2 * count), np.uint16)
+    known = ~np.isnan(numbers)
+    assert np.array_equal(stored[known], narrowed_by_torch(element, numbers)[known])
+    assert set(stored[~known].tolist()) == {0x7E00 if element is F16 else 0x7FC0}

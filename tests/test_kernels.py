@@ -18,7 +18,7 @@ import pytest
 
 from gradlet.ir.elements import ELEMENTS, F32
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, traits
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.family import Operand
 from gradlet.ops import OPS
@@ -154,7 +154,7 @@ def weights(kernel: Kernel, job: Job) -> list[Array]:
 
 def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
     """What the kernel must make, and how far off it may be."""
-    if (own := catalogue.growth(kernel)) != catalogue.Growth():
+    if (own := traits.growth(kernel)) != traits.Growth():
         wider = tuple(grown(bound, own.factor, own.reach) for bound in job.tolerance)
         job = replace(job, tolerance=wider)
     if not kernel.epilogue:

@@ -31,12 +31,21 @@ def shapes_of(row: Case) -> dict[str, Shape]:
 
 
 def channels_in_pairs(op: MapOp, row: Case) -> Iterator[Case]:
-    """Depthwise rows that make several channels of one have no pairs."""
+    """Depthwise rows that make several channels of one have no pairs. Of others that make an odd
+    number of channels there is a second one, with a channel more: fast kernels make pairs."""
     shapes = shapes_of(row)
     if row.attrs["groups"] != 1 and shapes["w"][0] != shapes["x"][1]:
         return
+    yield _in_pairs(op, row, shapes)
+    made = shapes["w"][0]
+    if made % 2 and row.attrs["groups"] == 1:
+        more = {**shapes, "w": (made + 1, *shapes["w"][1:])}
+        yield _in_pairs(op, row, {**more, "b": (made + 1,)} if "b" in shapes else more)
+
+
+def _in_pairs(op: MapOp, row: Case, shapes: dict[str, Shape]) -> Case:
     turned = tuple(
         paired_shape(shape, op.paired_dim(row.attrs, slot)) if slot in op.maps else shape
         for slot, shape in shapes.items()
     )
-    yield replace(row, shapes=turned, attrs={**row.attrs, "layout": PAIRED})
+    return replace(row, shapes=turned, attrs={**row.attrs, "layout": PAIRED})

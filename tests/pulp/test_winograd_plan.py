@@ -15,9 +15,10 @@ from torch import nn
 import gradlet
 from gradlet.api import training_graph
 from gradlet.engines import host, sim
+from gradlet.errors import InternalError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
-from gradlet.kernels.catalogue import is_exact, kept
+from gradlet.kernels.traits import is_exact, kept
 from gradlet.oracle.scatter import QUICK
 from gradlet.oracle.tolerance import expect
 from gradlet.planner.planner import Options, Plan, ScheduleOverride, check_plan, plan
@@ -94,14 +95,13 @@ def test_any_cut(
         if call.tiling
         and cuts.get(call.name) == tuple((axis.name, axis.tile) for axis in call.tiling.axes)
     ]
-    assert len(own) >= 2, "no call is cut so"
-    assert any(tiling.releases for tiling in own)
+    assert own, "no call is cut so"
     assert step in {kept_along(tiling)[1] for tiling in own}
     device = sim.run(project, watch=True, states=True, sanitize=True)
     assert same_bits(device, host.run(project, watch=True, states=True))
 
 
-@pytest.mark.parametrize("l1", ["48k", "256k"])
+@pytest.mark.parametrize("l1", ["64k", "256k"])
 def test_it_is_verified_by_its_own_bound(l1: str, tmp_path: Path) -> None:
     project = device_project(graph(), tmp_path / "p", L1=l1)
     assert inexact(project.plan)
@@ -137,7 +137,7 @@ def test_kernels_that_read_later_are_not_released() -> None:
     views = [replace(w, released=True) if w and w.load and w.axes else w for w in call.tiling.views]
     wrong = replace(call, tiling=replace(call.tiling, views=tuple(views)))
     calls = (*found.calls[:index], wrong, *found.calls[index + 1 :])
-    with pytest.raises(ValueError, match="in more than one step"):
+    with pytest.raises(InternalError, match="in more than one step"):
         check_plan(replace(found, calls=calls))
 
 

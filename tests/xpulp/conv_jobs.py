@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, traits
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.family import Variant
 from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.ops import OPS
 from gradlet.ops.conv import MAP, conv_sizes
 from gradlet.ops.learning.optimizer import update_op
+from gradlet.ops.lib.channels import PAIRED, paired
 from gradlet.oracle.growth import grown
 from gradlet.oracle.scatter import MARGIN
 from tests.xpulp.support import NativeReference, cluster, same_bits
@@ -43,6 +44,11 @@ class Layer:
     @property
     def sizes(self) -> dict[str, int]:
         return conv_sizes(self.attrs, self.x, self.w, self.y)
+
+    @property
+    def paired_dims(self) -> tuple[int, int, int]:
+        """Of x, w and y: whose neighbours lie side by side, if channels are in pairs."""
+        return 1, 0 if self.attrs["groups"] != 1 else 1, 1
 
 
 def drawn(
@@ -73,6 +79,11 @@ def drawn(
         (batch, groups * made, *image),
         attrs,
     )
+
+
+def plain(mode: str) -> str:
+    """Without the layout."""
+    return mode.removesuffix("_hwc").removesuffix(f"_{PAIRED}")
 
 
 def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Iterator[Layer]:
@@ -122,6 +133,8 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             groups, of_group, made = 1, pick(9, 13), pick(8, 11, 14)
         if kernel == 1 and mode == "weight_grad":
             of_group = pick(4, 8, 24)
+        if mode.endswith(PAIRED) and not variant.generator.startswith("depthwise"):
+            groups, of_group = 1, 2 * of_group
         layer = drawn(pick, (groups, of_group, made), size, window, step, spread, sides)
         if layer and catalogue.fits(variant, layer.sizes):
             yield layer
@@ -139,13 +152,19 @@ class Job:
 
 
 def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
+    element = kernel.element
+
     def random(*shape: int) -> Array:
-        return generator.standard_normal(shape).astype(np.float32)
+        return element.rounded(generator.standard_normal(shape)).astype(np.float32)
 
     x, w, dy, b = (random(*shape) for shape in (layer.x, layer.w, layer.y, layer.w[:1]))
     terms = {"forward": w[0].size, "input_grad": w[:, 0].size, "weight_grad": dy[:, 0].size}
-    mode, attrs = kernel.mode.removesuffix("_hwc"), layer.attrs
-    if mode != kernel.mode:
+    mode, attrs = plain(kernel.mode), layer.attrs
+    if kernel.mode.endswith(PAIRED):
+        pairs = zip((x, w, dy), layer.paired_dims, strict=True)
+        x, w, dy = (np.ascontiguousarray(paired(v, dim)) for v, dim in pairs)
+        attrs = {**attrs, "layout": PAIRED, "channels": layer.w[0]}
+    elif mode != kernel.mode:
         x, w, dy = (np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, w, dy))
         attrs = {**attrs, "layout": "hwc"}
     operands = {"forward": (x, w, b), "input_grad": (dy, w), "weight_grad": (dy, x)}[mode]
@@ -166,8 +185,16 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
         inputs = (*inputs, *([HYPER[kernel.epilogue]] if kernel.epilogue in HYPER else []))
         reach = reach + sum(np.abs(v) for v in outputs)
         value = _updated(kernel.epilogue, outputs, value)
-    growth = catalogue.growth(kernel)
+    growth = traits.growth(kernel)
     tolerance = grown(MARGIN * (terms[mode] + 5) * ROUNDOFF * reach, growth.factor, growth.reach)
+    if element.accumulate:
+        tolerance = tolerance + element.unit_roundoff * (np.abs(value) + tolerance)
+        tolerance = tolerance + element.smallest
+    settings = 1 if kernel.epilogue in HYPER else 0
+    numbers = len(inputs) - settings
+    stored = [None if v is None else element.stored(v) for v in inputs[:numbers]]
+    inputs = (*stored, *inputs[numbers:])
+    outputs = tuple(element.stored(v) for v in outputs)
     sizes = layer.sizes
     for number in catalogue.fetched(kernel):
         if (given := inputs[number]) is not None and generator.random() < 0.5:
@@ -201,7 +228,8 @@ def check(job: Job, runner: KernelRunner, natives: NativeReference) -> None:
     sizes, label = job.sizes, f"{job.kernel.name} {job.layer} {job.sizes}"
     device = runner.call(job.kernel, job.outputs, job.inputs, sizes).outputs
     assert same_bits(device, natives.call(job.kernel, job.outputs, job.inputs, sizes)), label
-    assert (np.abs(device[0] - job.value) <= job.tolerance).all(), label
+    made = job.kernel.element.loaded(device[0]).astype(np.float64)
+    assert (np.abs(made - job.value) <= job.tolerance).all(), label
 
 
 Source = Callable[[Variant, str, np.random.Generator], Iterator[Layer]]

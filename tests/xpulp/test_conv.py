@@ -18,7 +18,8 @@ from tests.xpulp.support import cluster
 
 USED = [
     kernel
-    for kernel in catalogue.kernels()
+    for dtype in ("f32", "f16", "bf16")
+    for kernel in catalogue.kernels(dtype)
     if kernel.family == "conv2d"
     and catalogue.variant_of(kernel).isa == "xpulp"
     and catalogue.variant_of(kernel).generator.startswith("conv.direct")

@@ -13,7 +13,8 @@ from tests.xpulp.conv_jobs import layers, run
 OTHERS = ("conv.direct", "conv.im2col", "conv.sliding")
 USED = [
     kernel
-    for kernel in catalogue.kernels()
+    for dtype in ("f32", "f16", "bf16")
+    for kernel in catalogue.kernels(dtype)
     if kernel.family == "conv2d"
     and catalogue.variant_of(kernel).isa == "xpulp"
     and not catalogue.variant_of(kernel).generator.startswith(OTHERS)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
@@ -22,7 +23,9 @@ from tests.xpulp.support import NativeReference, cluster, same_bits
 VARIANTS = [v for v in catalogue.families()["gemm"].variants if v.isa == "xpulp"]
 USED = [
     kernel
-    for kernel in catalogue.kernels()
+    for element in ELEMENTS.values()
+    if element.is_float
+    for kernel in catalogue.kernels(element.name)
     if kernel.family == "gemm" and catalogue.variant_of(kernel).isa == "xpulp"
 ]
 HYPER = {
@@ -75,8 +78,10 @@ def _fitting(kernel: Kernel, sizes: dict[str, int]) -> dict[str, int]:
 
 
 def _job(kernel: Kernel, sizes: dict[str, int], generator: np.random.Generator) -> Job:
+    element = kernel.element
+
     def random(*shape: int) -> Array:
-        return generator.standard_normal(shape).astype(np.float32)
+        return element.stored(generator.standard_normal(shape).astype(np.float32))
 
     batch, m, n, k = sizes.values()
     a = random(batch, k, m) if kernel.mode == "tn" else random(batch, m, k)
@@ -87,7 +92,7 @@ def _job(kernel: Kernel, sizes: dict[str, int], generator: np.random.Generator) 
     c = (
         random(batch, m, n)
         if catalogue.updated(kernel)
-        else np.full((batch, m, n), np.nan, np.float32)
+        else element.stored(np.full((batch, m, n), np.nan, np.float32))
     )
     moments = [random(batch, m, n)] if kernel.epilogue == "momentum" else []
     return Job(kernel, [c, *moments], [a, b, bias, *hyper], sizes)
@@ -95,7 +100,10 @@ def _job(kernel: Kernel, sizes: dict[str, int], generator: np.random.Generator) 
 
 def expected(job: Job) -> tuple[Array, Array]:
     """The first output by float64, and how far off it may be."""
-    a, b, bias = (None if v is None else v.astype(np.float64) for v in job.inputs[:3])
+    element = job.kernel.element
+    a, b, bias = (
+        None if v is None else element.loaded(v).astype(np.float64) for v in job.inputs[:3]
+    )
     assert a is not None
     assert b is not None
     a = a.swapaxes(1, 2) if job.kernel.mode == "tn" else a
@@ -107,11 +115,14 @@ def expected(job: Job) -> tuple[Array, Array]:
     if job.kernel.epilogue == "relu":
         value = np.maximum(value, 0.0)
     elif job.kernel.epilogue:
-        w = job.outputs[0].astype(np.float64)
+        w = element.loaded(job.outputs[0]).astype(np.float64)
         value, size, roundings = _updated(job, w, value), size + np.abs(w), roundings + 4
         if len(job.outputs) > 1:
-            size = size + np.abs(job.outputs[1])
-    return value, MARGIN * roundings * ROUNDOFF * size
+            size = size + np.abs(element.loaded(job.outputs[1]))
+    bound = MARGIN * roundings * ROUNDOFF * size
+    if element.accumulate:
+        bound = bound + element.unit_roundoff * (np.abs(value) + bound) + element.smallest
+    return value, bound
 
 
 def _updated(job: Job, w: Array, gradient: Array) -> Any:
@@ -121,7 +132,7 @@ def _updated(job: Job, w: Array, gradient: Array) -> Any:
     rate, decay, *rest = job.inputs[3].astype(np.float64)
     slope = gradient + decay * w
     if rest:
-        moment = rest[0] * job.outputs[1] + slope
+        moment = rest[0] * job.kernel.element.loaded(job.outputs[1]) + slope
         slope = slope + rest[0] * moment if rest[1] else moment
     return w - rate * slope
 
@@ -131,7 +142,8 @@ def check(job: Job, runner: KernelRunner, natives: NativeReference) -> None:
     wanted = natives.call(job.kernel, job.outputs, job.inputs, job.sizes)
     assert same_bits(device, wanted), job.label
     value, tolerance = expected(job)
-    assert (np.abs(device[0] - value) <= tolerance).all(), job.label
+    made = job.kernel.element.loaded(device[0])
+    assert (np.abs(made - value) <= tolerance).all(), job.label
 
 
 @pytest.mark.parametrize("variant", sorted({v.name for v in VARIANTS}))
@@ -142,7 +154,7 @@ def test_a_thousand_shapes(variant: str, tmp_path: Path, part_of: Callable[[int]
     with KernelRunner(used, cluster(), sanitize=True) as runner:
         for job in jobs(used, part_of(1160), seed=1):
             check(job, runner, natives)
-            reached[job.kernel.mode, job.kernel.epilogue] += 1
+            reached[job.kernel] += 1
     assert len(reached) == len(used)
 
 

@@ -13,7 +13,7 @@ from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.family import Variant
 from gradlet.kernels.lab.runner import KernelRunner
-from gradlet.kernels.xpulp.conv.winograd import TRANSFORMS, growth
+from gradlet.kernels.xpulp.conv.winograd_model import TRANSFORMS, growth
 from tests.xpulp.conv_jobs import Layer, drawn, job, run
 from tests.xpulp.support import cluster
 

@@ -163,9 +163,9 @@ def _tables(report: Report) -> None:
             f"{row.kernel:<{wide}}{row.cycles:>12,}{f'{row.least:,} - {row.most:,}':>24}"
             f"{row.mac_per_cycle:>11.2f}{row.instructions / row.macs:>12.2f}{limit:>16}  {causes}"
         )
-    near = report.target.memories[0].name
+    l1 = report.target.memories[0].name
     for name, needed in report.too_large:
-        print(f"{name:<{wide}}  left out: with its scratch it takes {needed:,} bytes of {near}")
+        print(f"{name:<{wide}}  left out: with its scratch it takes {needed:,} bytes of {l1}")
     for row in report.rows:
         if not row.same_bits:
             stderr.print(f"[bold red]{row.kernel}: other bits than its C on this machine[/]")

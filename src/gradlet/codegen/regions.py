@@ -10,7 +10,7 @@ import numpy as np
 from gradlet.codegen.names import comment
 from gradlet.ir.elements import F32, I32, Element
 from gradlet.ir.graph import Array
-from gradlet.planner.model import FAR, NEAR, REGIONS, Buffer, Plan
+from gradlet.planner.model import FARTHEST, L1, REGIONS, Buffer, Plan
 
 WORD = 4
 QUALIFIERS = {
@@ -56,7 +56,7 @@ def regions(plan: Plan) -> Iterator[dict[str, Any]]:
     mixed = mixed_regions(plan)
     for region, first in region_starts(plan).items():
         words = -(-plan.region_bytes(region) // WORD)
-        kind = SECTIONS[region.removeprefix(NEAR).removeprefix(FAR)]
+        kind = SECTIONS[region.removeprefix(L1).removeprefix(FARTHEST)]
         qualifier, level = QUALIFIERS[region], _level(plan, region)
         element = f"{plan.prefix}_word" if region in mixed else "float"
         where = f"__attribute__((aligned({plan.level.align}))) GL_IN({level}, {kind})"
@@ -124,7 +124,7 @@ def _level(plan: Plan, region: str) -> str:
 
 
 def arenas(plan: Plan) -> Iterator[dict[str, Any]]:
-    for region in (f"{place}arena" for place in ("", NEAR, FAR)):
+    for region in (f"{place}arena" for place in ("", L1, FARTHEST)):
         words = -(-plan.region_bytes(region) // WORD)
         if words:
             yield {"name": region, "words": words, "level": _level(plan, region)}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gradlet.codegen.names import size_text
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, traits
 from gradlet.planner.launch import Launch, Ref
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
@@ -97,7 +97,7 @@ def arguments(
 
 def tile_step(kernel: catalogue.Kernel) -> str:
     """C: the step that a kernel is told in a tile."""
-    return "GL_STEP(f, step)" if catalogue.kept(kernel) else "step"
+    return "GL_STEP(f, step)" if traits.kept(kernel) else "step"
 
 
 def _views(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str]:

@@ -18,11 +18,14 @@ from gradlet.ops.dropout import dropout_state
 from gradlet.ops.learning.labels import LOSSES
 from gradlet.ops.learning.optimizer import clip_of, hyper_of, optimizer_of
 from gradlet.planner.launch import Ref
-from gradlet.planner.model import FAR, KINDS, NEAR, Call, Plan
+from gradlet.planner.model import FARTHEST, KINDS, L1, Call, Plan
 from gradlet.planner.parts import parts
 from gradlet.runtime import headers, startup
 from gradlet.support.compiler import BASE, DEVICE_ONLY, HOST_ONLY, QUICK
 from gradlet.targets.target import Target, simulator_options
+
+PIECE = 256
+"""Calls in one C function: the time that compilers take grows with the square of its length."""
 
 
 def node_op(nodes: Mapping[str, Node], call: Call) -> str:
@@ -41,8 +44,7 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
     mixed = mixed_regions(plan)
     accessors = _of_tensors(graph)
     tensors = {n: _tensor(plan, n, names, mixed, accessors) for n in names}
-    nodes, chain = {node.name: node for node in graph.nodes}, chained(plan)
-    calls = [_call(plan, index, call, names, chain, nodes) for index, call in enumerate(plan.calls)]
+    calls = _calls(plan, names)
     inputs = [tensors[name] for name in graph.inputs]
     results = _accessors("output", graph.results or graph.outputs)
     outputs = [
@@ -78,15 +80,16 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "params": parameter_count(plan),
         "tensors": list(tensors.values()),
         "calls": calls,
+        "sizes": list(_sizes(plan)),
         "parts": [
-            {"name": name, "calls": [calls[index] for index in members]}
+            {"name": name, "pieces": _pieces(name, [calls[index] for index in members])}
             for name, members in parts(graph, plan.calls).items()
         ],
         "regions": list(regions(plan)),
         "used": plan.used,
         "macs": plan.macs(),
         "arenas": list(arenas(plan)),
-        **{f"{k}_bytes": sum(map(plan.region_bytes, (k, NEAR + k, FAR + k))) for k in KINDS},
+        **{f"{k}_bytes": sum(map(plan.region_bytes, (k, L1 + k, FARTHEST + k))) for k in KINDS},
         **_golden_view(plan, expected, tensors),
     }
 
@@ -107,7 +110,7 @@ def _of_target(target: Target) -> dict[str, Any]:
         "startup": [f"{target.port}/{name}" for name in startup(target.port)],
         "gvsoc": target.gvsoc,
         "memories": target.memories,
-        "near_level": target.memories[0].name,
+        "l1_level": target.memories[0].name,
         "home_level": target.home.name,
         "machine": dict(target.machine),
         "sim_options": " ".join(simulator_options(target)) if target.machine else "",
@@ -150,6 +153,7 @@ def _tensor(
         "accessor": accessors.get(name, ""),
         "c": element.c,
         "element": element.name,
+        "rounds": element.store.format("values[i]") if element.accumulate else "",
         "shape": tensor.shape,
         "elements": tensor.elements,
         "place": place(plan.prefix, buffer.region, buffer.offset, element if union else None),
@@ -177,6 +181,32 @@ def _accessors(kind: str, names: Sequence[str]) -> list[str]:
     return [kind if len(names) == 1 else f"{kind}_{found[name]}" for name in names]
 
 
+def _calls(plan: Plan, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    nodes, chain = {node.name: node for node in plan.graph.nodes}, chained(plan)
+    sizes = {key: f"sizes_{number}" for number, key in enumerate(plan.distinct_sizes)}
+    return [
+        _call(plan, index, call, names, chain, nodes, sizes)
+        for index, call in enumerate(plan.calls)
+    ]
+
+
+def _sizes(plan: Plan) -> Iterator[dict[str, str]]:
+    """By the numbers that the calls know them by."""
+    for launch in plan.distinct_sizes.values():
+        yield {"type": sizes_type(plan, launch), "text": size_text(launch.sizes[0])}
+
+
+def _pieces(name: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The functions of a part of the step: itself, or what it calls one after the other."""
+    if len(calls) <= PIECE:
+        return [{"name": name, "calls": calls}]
+    starts = range(0, len(calls), PIECE)
+    return [
+        {"name": f"{name}_{number}", "calls": calls[start : start + PIECE]}
+        for number, start in enumerate(starts, 1)
+    ]
+
+
 def _call(
     plan: Plan,
     index: int,
@@ -184,6 +214,7 @@ def _call(
     names: Mapping[str, str],
     chain: Mapping[int, Link],
     nodes: Mapping[str, Node],
+    sizes: Mapping[str, str],
 ) -> dict[str, Any]:
     scratch = ""
     if call.scratch:
@@ -194,7 +225,7 @@ def _call(
         "index": index,
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
         "link": chain.get(index),
-        "phases": [] if call.tiling else _phases(plan, index, call, names, scratch),
+        "phases": [] if call.tiling else _phases(plan, call, names, scratch, sizes),
         "comment": comment(
             f"{' and '.join(call.nodes)}: {node_op(nodes, call)}"
             + (f" of {module}" if module else "")
@@ -242,7 +273,7 @@ def _golden_view(
 
 
 def _phases(
-    plan: Plan, index: int, call: Call, names: Mapping[str, str], scratch: str
+    plan: Plan, call: Call, names: Mapping[str, str], scratch: str, sizes: Mapping[str, str]
 ) -> list[list[dict[str, Any]]]:
     """The launches of a call without tiles, from one barrier to the next."""
 
@@ -250,15 +281,11 @@ def _phases(
         return "0" if position is None else f"T_{names[call.operands[position]]}"
 
     phases: list[list[dict[str, Any]]] = []
-    for number, launch in enumerate(call.whole):
-        kind = f"sizes{number or ''}"
-        step = "step" if launch.repeat > 1 else "0"
+    for launch in call.whole:
+        step, given = "step" if launch.repeat > 1 else "0", f"&{sizes[launch.sizes_key]}"
         own = {
-            "kind": kind,
             "symbol": launch.kernel.symbol(plan.prefix),
-            "arguments": arguments(operand, scratch, launch, f"&{kind}_{index}", step),
-            "sizes": size_text(launch.sizes[0]),
-            "sizes_type": sizes_type(plan, launch),
+            "arguments": arguments(operand, scratch, launch, given, step),
             "repeat": launch.repeat,
         }
         phases += [[own]] if launch.barrier else []

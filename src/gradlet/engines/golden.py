@@ -21,7 +21,7 @@ from gradlet.engines.device import GOLDEN, build_golden
 from gradlet.engines.model import Run
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Array
-from gradlet.planner.model import FAR, NEAR, REGIONS, Plan
+from gradlet.planner.model import FARTHEST, L1, REGIONS, Plan
 from gradlet.sim import Machine, SimConfig, SimError, Symbols, simulate
 from gradlet.sim.binding import ANYBODY
 from gradlet.support.cache import held_by, scratch_folder
@@ -185,9 +185,9 @@ def watch_program(plan: Plan, machine: Machine, symbols: Symbols) -> None:
     grant(at("gl_control"), at("gl_control_end"), write=True, initialised=True)
     for region in REGIONS:
         start = at(f"{plan.prefix}_{region}")
-        near = start < at("gl_l1_end") and start >= at("gl_l1_start")  # start-up copies it
-        kind = region.removeprefix(NEAR).removeprefix(FAR)
-        written = {"write": kind != "constants", "initialised": kind != "arena" and not near}
+        in_l1 = start < at("gl_l1_end") and start >= at("gl_l1_start")  # start-up copies it
+        kind = region.removeprefix(L1).removeprefix(FARTHEST)
+        written = {"write": kind != "constants", "initialised": kind != "arena" and not in_l1}
         if start:
             grant(start, start + plan.region_bytes(region), **written)
     machine.own_stacks(at("gl_stacks_end"), plan.target.stack)

@@ -67,8 +67,8 @@ def _slimmer(planned: Callable[[Target], Plan], found: Plan, needs: Needs) -> Pl
 
 
 def _slimming_pays(found: Plan, stack: int) -> bool:
-    near, slim = found.target.memories[0], replace(found.target, stack=stack)
-    return bool(found.tilings) and slim.room(near) >= WORTHWHILE * found.target.room(near)
+    l1, slim = found.target.memories[0], replace(found.target, stack=stack)
+    return bool(found.tilings) and slim.room(l1) >= WORTHWHILE * found.target.room(l1)
 
 
 def _surely_fits(plan: Plan) -> bool:
@@ -85,14 +85,14 @@ def _surely_fits(plan: Plan) -> bool:
 
 def estimated(plan: Plan) -> tuple[Needs, Needs] | None:
     """Bounds of what the program takes; None if it has a kernel of which nothing is known."""
-    target, near = plan.target, plan.target.memories[0]
+    target, l1 = plan.target, plan.target.memories[0]
     keys = _keys(plan, used_kernels(plan))
     found = all_recalled(keys)
     if len(found) < len(keys):
         return None
     known = list(found.values())
     kernels = sum(kernel["bytes"] for kernel in known)
-    beside = plan.taken(near) if near != target.home else 0  # start-up copies it there
+    beside = plan.taken(l1) if l1 != target.home else 0  # start-up copies it there
     beside += 0 if golden_level(plan) else golden_bytes(plan)
     most = kernels + beside + REST + EACH_CALL * len(plan.calls)
     deepest = max((kernel["stack"] for kernel in known), default=0)

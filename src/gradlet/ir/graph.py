@@ -203,6 +203,19 @@ class Graph:
     def trained(self) -> tuple[str, ...]:
         return tuple(old for old, _ in self.updates if self.tensors[old].role == "param")
 
+    @property
+    def dtypes(self) -> dict[str, tuple[str, ...]]:
+        """The element types of what is trained, of what layers make, and of its gradients."""
+        kinds = {
+            "weights": [self.tensors[name] for name in self.trained],
+            "activations": self.of_role("activation"),
+            "gradients": self.of_role("gradient"),
+        }
+        return {
+            kind: tuple(sorted({t.dtype for t in tensors if t.element.is_float}))
+            for kind, tensors in kinds.items()
+        }
+
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"
 

@@ -139,6 +139,11 @@ def dtype_of(family: str, mode: str, site: Site) -> str:
         *zip(known.outputs, site.outs, strict=False),
         *zip(known.inputs, site.ins, strict=False),
     )
+    for operand, tensor in pairs:
+        if operand.dtype and operand.dtype != tensor.dtype:
+            raise InternalError(
+                f"{site.node.op} '{site.node.name}' needs {tensor} in {operand.dtype}"
+            )
     found = {tensor.name: tensor.dtype for operand, tensor in pairs if not operand.dtype}
     if len(set(found.values())) > 1:
         listed = ", ".join(f"'{name}' {dtype}" for name, dtype in found.items())
@@ -192,33 +197,17 @@ def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int, constan
     if variant.cost:
         named = {**vars(constants), **sizes, **dict(variant.params), "cores": cores}
         return float(evaluate(variant.cost, named))
-    known = getattr(_generator(variant), "cost", None) if variant.generator else None
+    known = getattr(generator_of(variant), "cost", None) if variant.generator else None
     return known(kernel.mode, sizes, cores, dict(variant.params), constants) if known else 0.0
-
-
-@dataclass(frozen=True)
-class Growth:
-    """How much larger the errors of a result may be than those of plain sums: so many times the
-    largest of its neighbours in a row, as far away as `reach`."""
-
-    factor: float = 1.0
-    reach: int = 0
-
-
-def growth(kernel: Kernel) -> Growth:
-    variant = variant_of(kernel)
-    if variant.exact:
-        return Growth()
-    return Growth(*_generator(variant).growth(kernel.mode, dict(variant.params)))
 
 
 def cost_matters(kernel: Kernel) -> bool:
     """Whether it depends on the sizes of a tile how good a kernel is."""
     variant = variant_of(kernel)
-    return bool(variant.cost) or hasattr(_generator(variant), "cost")
+    return bool(variant.cost) or hasattr(generator_of(variant), "cost")
 
 
-def _generator(variant: Variant) -> Any:
+def generator_of(variant: Variant) -> Any:
     return (
         import_module(f"gradlet.kernels.xpulp.{variant.generator}") if variant.generator else None
     )
@@ -240,33 +229,9 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
 
 
-def steps(kernel: Kernel) -> int:
-    """How often it is called for one result, with a barrier between."""
-    return variant_of(kernel).steps
-
-
-def released(kernel: Kernel) -> tuple[int, ...]:
-    """Which of its inputs are read by its first step alone, by number."""
-    own = variant_of(kernel).released
-    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
-
-
-def kept(kernel: Kernel) -> dict[int, int]:
-    """Of which operands the first step keeps something in scratch as long as they are the same, by
-    their numbers among outputs and inputs, and which step takes its place then."""
-    outputs, inputs = operands(kernel)
-    names = [operand.name for operand in (*outputs, *inputs)]
-    return {names.index(name): 2 + n for n, name in enumerate(variant_of(kernel).keeps)}
-
-
-def is_exact(kernel: Kernel) -> bool:
-    """Whether its errors are those of plain sums."""
-    return variant_of(kernel).exact
-
-
 def stepped(kernel: Kernel) -> bool:
     """Whether it is called once per step, with the number of the step."""
-    return families()[kernel.family].stepped or steps(kernel) > 1
+    return families()[kernel.family].stepped or variant_of(kernel).steps > 1
 
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
@@ -391,7 +356,7 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
     known = {**dict(variant.params), "element": kernel.element}
-    made: dict[str, str] = _generator(variant).generate(kernel.mode, kernel.epilogue, known)
+    made: dict[str, str] = generator_of(variant).generate(kernel.mode, kernel.epilogue, known)
     parameters = _parameters(kernel, prefix)
     names = [text.split()[-1].lstrip("*") for text in parameters]
     return {

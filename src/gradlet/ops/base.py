@@ -195,7 +195,7 @@ class Op(ABC):
     @abstractmethod
     def lower(self, site: Site) -> Lowering: ...
 
-    def far_sizes(self, site: Site, number: int) -> Mapping[str, Size]:
+    def backing_sizes(self, site: Site, number: int) -> Mapping[str, Size]:
         """What the kernel of a tile needs to know besides if it fetches its part of this input by
         itself from the whole; nothing if no kernel does."""
         return {}

@@ -160,7 +160,7 @@ class ConvOp(MapOp):
         x, w, y = (shapes[role] for role in self.roles)
         return x, w, y
 
-    def far_sizes(self, site: Site, number: int) -> dict[str, int]:
+    def backing_sizes(self, site: Site, number: int) -> dict[str, int]:
         shape = planes(self.chw_site(site).ins[number].shape)
         return dict(zip(MAP, shape[1:], strict=True))
 

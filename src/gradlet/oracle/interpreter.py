@@ -15,6 +15,7 @@ import numpy as np
 from gradlet.ir.elements import Element
 from gradlet.ir.graph import Array, Graph, Site
 from gradlet.ops import OPS
+from gradlet.ops.base import Op
 from gradlet.oracle.growth import grown
 from gradlet.oracle.noise import disturbed
 
@@ -170,9 +171,9 @@ def evaluate(
             spread.update(own)
         for tensor, result in zip(site.outs, results, strict=True):
             name = tensor.name
-            copied = op.exact and (seed is None or not np.any(spread[name]))
-            exact = copied or result.dtype.kind != "f"
-            if seed is not None and not (exact or (name in wholes and all(map(_whole, operands)))):
+            if seed is not None and not _is_exact(
+                op, operands, result, spread[name], name in wholes
+            ):
                 result = _with_rounding(tensor.element, result, seed, amplitude, spread[name])
             values[name] = result
             if watch:
@@ -180,6 +181,12 @@ def evaluate(
         del operands, results, result
         for name in ends.get(site.node.name, ()):
             values.pop(name, None)
+
+
+def _is_exact(op: Op, operands: list[Array], result: Array, spread: Array, whole: bool) -> bool:
+    """Whether rounding has no part in a result: an undisturbed copy, or whole numbers."""
+    copied = op.exact and not np.any(spread)
+    return copied or result.dtype.kind != "f" or (whole and all(map(_whole, operands)))
 
 
 def _with_rounding(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradlet.kernels.catalogue import Kernel, is_exact, modelled_cost
+from gradlet.kernels.catalogue import Kernel, modelled_cost
+from gradlet.kernels.traits import is_exact
 from gradlet.ops.base import Size
 from gradlet.targets.target import Target
 

@@ -40,6 +40,11 @@ class Launch:
     barrier: bool = True
     repeat: int = 1
 
+    @property
+    def sizes_key(self) -> str:
+        """Equal for launches that get the same sizes. A text: 0.0 and -0.0 are not the same."""
+        return f"{self.kernel.family} {dict(self.sizes[0])}"
+
 
 def launch_from_json(value: Mapping[str, Any]) -> Launch:
     return Launch(

@@ -9,9 +9,12 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
-from gradlet.kernels.catalogue import Kernel, growth, is_exact, steps
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.traits import growth, is_exact, steps
 from gradlet.ops.base import Size
+from gradlet.ops.cast import name_of
 from gradlet.planner.launch import Launch, launch_from_json
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, views_of
 from gradlet.planner.tiling import Tiling, tiling_from_json
@@ -20,10 +23,10 @@ from gradlet.targets.target import Memory, Target
 KINDS = ("arena", "weights", "constants")
 """arena: activations, gradients, scratch. weights: what survives a step and changes. constants:
 what never changes, and may stay in flash."""
-NEAR, FAR = "near_", "far_"
-REGIONS = tuple(place + kind for place in ("", NEAR, FAR) for kind in KINDS)
-"""The near ones hold what lies in a nearer memory than the rest, the far ones what lies farther
-away; each region is an array in C."""
+L1, FARTHEST = "l1_", "farthest_"
+REGIONS = tuple(place + kind for place in ("", L1, FARTHEST) for kind in KINDS)
+"""Those with a prefix hold what lies in L1 or in the farthest memory, the others what lies in the
+default memory; each region is an array in C."""
 EPILOGUE, UPDATE, BIAS_GRADIENT = "epilogue", "update", "bias_gradient"
 LINEAR_BACKWARD, LOSS_GRADIENT = "linear_backward", "loss_gradient"
 """Fusions that others than their rules must know; each has a file of that name in planner/fuse/."""
@@ -57,7 +60,7 @@ class Buffer:
     @property
     def kind(self) -> str:
         """arena, weights or constants, wherever it lies."""
-        return self.region.removeprefix(NEAR).removeprefix(FAR)
+        return self.region.removeprefix(L1).removeprefix(FARTHEST)
 
 
 @dataclass(frozen=True)
@@ -158,12 +161,21 @@ class Plan:
     def used(self) -> int:
         return sum(self.region_bytes(region) for region in REGIONS)
 
-    @property
+    @cached_property
+    def distinct_sizes(self) -> dict[str, Launch]:
+        """Launches of calls without tiles, one for all that get the same sizes: a loop that was
+        unrolled has the same ones in every round."""
+        whole = (launch for call in self.calls if not call.tiling for launch in call.whole)
+        found: dict[str, Launch] = {}
+        for launch in whole:
+            found.setdefault(launch.sizes_key, launch)
+        return found
+
+    @cached_property
     def sizes_bytes(self) -> int:
-        """What the sizes of calls take; kernels look at them all the time, so they lie near.
+        """What the sizes of calls take; kernels look at them all the time, so they lie in L1.
         Those of tiled calls are in their tables."""
-        whole = (launch for c in self.calls if not c.tiling for launch in c.whole)
-        return 4 * sum(size_words(launch.sizes[0]) for launch in whole)
+        return 4 * sum(size_words(launch.sizes[0]) for launch in self.distinct_sizes.values())
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -186,9 +198,9 @@ class Plan:
     @property
     def sizes_level(self) -> Memory:
         """The nearest memory, unless the sizes would not fit there."""
-        near = self.target.memories[0]
-        taken = self.level_bytes(near.name) + self.control_bytes
-        return near if taken + self.sizes_bytes <= self.target.room(near) else self.level
+        l1 = self.target.memories[0]
+        taken = self.level_bytes(l1.name) + self.control_bytes
+        return l1 if taken + self.sizes_bytes <= self.target.room(l1) else self.level
 
     @property
     def level(self) -> Memory:
@@ -205,7 +217,7 @@ class Plan:
     @property
     def image_bytes(self) -> int:
         """What is copied nearer when the program starts, and lies in the farthest memory before."""
-        return sum(self.region_bytes(NEAR + kind) for kind in ("weights", "constants"))
+        return sum(self.region_bytes(L1 + kind) for kind in ("weights", "constants"))
 
     def overhead(self, memory: Memory) -> int:
         """Bytes that are no data: sizes and tables of calls, initial values of other memories."""
@@ -267,6 +279,9 @@ class Plan:
         totals = {"forward": 0, "weight_grad": 0, "input_grad": 0}
         parameters = {grad for name, grad in self.graph.grads if name in set(self.graph.trained)}
         producers = {name: node for node in self.graph.nodes for name in node.outputs}
+        casts = set(map(name_of, ELEMENTS))
+        while cast := {g for g in parameters if g in producers and producers[g].op in casts}:
+            parameters = (parameters - cast) | {producers[grad].inputs[0] for grad in cast}
         weight_nodes = {producers[grad].name for grad in parameters if grad in producers}
         for call in self.calls:
             if call.phase == "forward":

@@ -15,8 +15,13 @@ from gradlet.planner.fuse.rule import FusionGroup, Lowerer
 from gradlet.planner.fuse.rules import RULES, call_of
 from gradlet.planner.memory.alias import Storage, share_storage
 from gradlet.planner.memory.place import Request, lower_bound, place
-from gradlet.planner.memory.residency import FILLS, assign_levels, far_storages, persistent_bytes
-from gradlet.planner.model import FAR, NEAR, Buffer, Call, Plan
+from gradlet.planner.memory.residency import (
+    FILLS,
+    assign_levels,
+    farthest_storages,
+    persistent_bytes,
+)
+from gradlet.planner.model import FARTHEST, L1, Buffer, Call, Plan
 from gradlet.planner.prefix import check_prefix
 from gradlet.planner.schedule import ordered_groups
 from gradlet.planner.tile.build import Tiler
@@ -82,8 +87,8 @@ def plan(
     fit: bool = True,
 ) -> Plan:
     """Order, kernels, tiles and addresses: all in the nearest memory if it is large enough, else
-    far away and computed tile by tile. Checked before it is returned. With fit=False a plan that is
-    too large for the target is returned as well, to be looked at."""
+    in backing memory and computed tile by tile. Checked before it is returned. With fit=False a
+    plan that is too large for the target is returned as well, to be looked at."""
     options = options or Options()
     target = target.exact() if options.exact else target
     check_prefix(prefix)
@@ -114,25 +119,25 @@ def _draft(
 
 def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
     """Ways to use the memories, the fastest first."""
-    near, home, last = draft.target.memories[0], draft.target.home, draft.target.memories[-1]
+    l1, home, last = draft.target.memories[0], draft.target.home, draft.target.memories[-1]
     persistent = sum(s.bytes for s in draft.persistent)
     least = persistent + lower_bound(draft.requests)
-    if options.buffers == "auto" and near != home and least <= draft.target.room(near):
-        yield draft.placed(near)
-    if near == home or options.buffers == "l1":
-        yield draft.placed(near)
+    if options.buffers == "auto" and l1 != home and least <= draft.target.room(l1):
+        yield draft.placed(l1)
+    if l1 == home or options.buffers == "l1":
+        yield draft.placed(l1)
         return
     draft = _for_tiles(draft, options)
     whole = draft.placed(home)
     if options.buffers != "none":
         # scratch comes in tiles as well, and may take less
         data = [r for r in draft.requests if r.name in draft.storages]
-        if persistent + lower_bound(data) <= draft.target.room(home) + draft.target.room(near):
+        if persistent + lower_bound(data) <= draft.target.room(home) + draft.target.room(l1):
             yield from _tiled(draft, whole, set(), options)
         if last != home:
             for fill in FILLS:
-                far = far_storages(whole, draft.requests, draft.persistent, fill)
-                yield from _tiled(draft, whole, far, options)
+                farthest = farthest_storages(whole, draft.requests, draft.persistent, fill)
+                yield from _tiled(draft, whole, farthest, options)
     yield whole
     if last != home:
         yield draft.placed(last)
@@ -158,16 +163,16 @@ class _Recorder(Tiler):
 def tiling_requests(
     graph: Graph, target: Target, options: Options
 ) -> tuple[Tiler, dict[str, TilingRequest]] | None:
-    """What there is to choose for each call of a network whose data lie far away, and who judges
-    it; None if all of them are near."""
+    """What there is to choose for each call of a network whose data lie in backing memory,
+    and who judges it; None if all of them lie in L1."""
     draft = _draft(graph, target, "net", options)
     for found in _plans(draft, options):
         if all(map(found.fits, target.memories)):
             if not found.tilings:
                 return None
             draft = _for_tiles(draft, options)
-            far = {b.name for b in found.buffers if b.region.startswith(FAR)}
-            recorder = _tiler(draft, far, options, _Recorder)
+            farthest = {b.name for b in found.buffers if b.region.startswith(FARTHEST)}
+            recorder = _tiler(draft, farthest, options, _Recorder)
             recorder.tiling_requests = {}
             whole = draft.placed(target.home)
             assign_levels(whole, draft.groups, draft.requests, draft.persistent, recorder)
@@ -178,43 +183,45 @@ def tiling_requests(
 TilerKind = TypeVar("TilerKind", bound=Tiler)
 
 
-def _tiler(draft: _Draft, far: set[str], options: Options, kind: type[TilerKind]) -> TilerKind:
+def _tiler(draft: _Draft, farthest: set[str], options: Options, kind: type[TilerKind]) -> TilerKind:
     storage_of = {tensor: s.name for s in draft.storages.values() for tensor in s.tensors}
     return kind(
         draft.graph,
         draft.target,
         storage_of,
-        far,
+        farthest,
         options.variants or {},
         buffers=options.buffers,
         overrides=options.overrides,
     )
 
 
-def _tiled(draft: _Draft, whole: Plan, far: set[str], options: Options) -> Iterator[Plan]:
+def _tiled(draft: _Draft, whole: Plan, farthest: set[str], options: Options) -> Iterator[Plan]:
     """With tiles in the nearest memory, what is worth it there for good, and some storages in the
     farthest."""
-    near, last = draft.target.memories[0], draft.target.memories[-1]
-    tiler = _tiler(draft, far, options, Tiler)
+    l1, last = draft.target.memories[0], draft.target.memories[-1]
+    tiler = _tiler(draft, farthest, options, Tiler)
     levels = assign_levels(whole, draft.groups, draft.requests, draft.persistent, tiler)
     if levels is None:
         return
     untiled = {call.scratch for call in levels.calls if not call.tiling}
-    gone = levels.near | ({call.scratch for call in draft.calls} - untiled)
-    far = far - gone
+    moved = levels.in_l1 | ({call.scratch for call in draft.calls} - untiled)
+    farthest = farthest - moved
 
     def split(items: Sequence[Piece], names: set[str]) -> tuple[list[Piece], list[Piece]]:
         return [i for i in items if i.name in names], [i for i in items if i.name not in names]
 
-    far_requests, requests = split([r for r in draft.requests if r.name not in gone], far)
-    near_persistent, persistent = split(draft.persistent, levels.near)
-    far_persistent, persistent = split(persistent, far)
-    limit = levels.room - persistent_bytes(levels, near_persistent, near.align)
-    near_buffers = _buffers(levels.requests, near_persistent, draft.storages, near, NEAR, limit)
+    farthest_requests, requests = split(
+        [r for r in draft.requests if r.name not in moved], farthest
+    )
+    l1_persistent, persistent = split(draft.persistent, levels.in_l1)
+    farthest_persistent, persistent = split(persistent, farthest)
+    limit = levels.room - persistent_bytes(levels, l1_persistent, l1.align)
+    l1_buffers = _buffers(levels.requests, l1_persistent, draft.storages, l1, L1, limit)
     buffers = [
         *_buffers(requests, persistent, draft.storages, whole.level),
-        *(_in_calls(b) if b.region == f"{NEAR}arena" else b for b in near_buffers),
-        *_buffers(far_requests, far_persistent, draft.storages, last, prefix=FAR),
+        *(_in_calls(b) if b.region == f"{L1}arena" else b for b in l1_buffers),
+        *_buffers(farthest_requests, farthest_persistent, draft.storages, last, prefix=FARTHEST),
     ]
     yield replace(whole, calls=tuple(levels.calls), buffers=tuple(buffers))
 

@@ -14,9 +14,16 @@ static inline float gl_bf16_load(gl_bf16 half) { return gl_from_bits((uint32_t)h
 /* To the nearest, of two the even one. All that is no number has the same bits. */
 static inline gl_bf16 gl_bf16_store(float value)
 {
+    gl_bf16 half;
+#if defined(GL_XPULP) && !defined(GL_SOFT_HALF)
+    uint32_t bits; /* fcvt.ah.s, in the rounding mode of the core, which nobody changes: to the nearest */
+    __asm__(".insn r 0x53, 5, 0x22, %0, %1, x0" : "=r"(bits) : "r"(gl_to_bits(value)));
+    half.bits = (uint16_t)bits;
+#else
     const uint32_t bits = gl_to_bits(value);
     const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    const gl_bf16 half = {(uint16_t)(value != value ? 0x7fc0u : rounded)};
+    half.bits = (uint16_t)(value != value ? 0x7fc0u : rounded);
+#endif
     return half;
 }
 

@@ -21,8 +21,8 @@ class Cost:
     add: float = 14.0  # of a core, per element and further tile of a sum
     room: float = 1 / 32  # of a byte of L1 that a whole tensor could have
     # of copies
-    far_byte: float = 1 / 8  # to or from the memory behind L1
-    far_line: float = 3.0  # of consecutive bytes, besides these
+    backing_byte: float = 1 / 8  # to or from the memory behind L1
+    backing_line: float = 3.0  # of consecutive bytes, besides these
     farthest_byte: float = 1 / 2  # to or from the memory behind that
     farthest_line: float = 100.0
     farthest_turn: float = 0.5  # of a byte in one direction while the other is as busy

@@ -12,6 +12,7 @@ from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array
 from gradlet.ir.recipe import Recipe
 from gradlet.ops.learning.optimizer import optimizers, update_op, wanted_update
+from gradlet.training.casts import Casts
 
 LARGEST = F32.largest
 
@@ -66,15 +67,15 @@ def _state(builder: GraphBuilder, name: str, value: Array, dtype: str = F32.name
     return builder.value(builder.unique(name), value, "state", dtype)
 
 
-def _zeros(builder: GraphBuilder, name: str, like: str) -> str:
-    """A state of the kind of another tensor."""
+def _zeros(builder: GraphBuilder, name: str, like: str, dtype: str = "") -> str:
+    """A state of the shape of another tensor, and of its type or another one."""
     tensor = builder.tensors[like]
-    return _state(builder, name, np.zeros(tensor.shape), tensor.dtype)
+    return _state(builder, name, np.zeros(tensor.shape), dtype or tensor.dtype)
 
 
 def _accumulated(builder: GraphBuilder, name: str, grad: str) -> tuple[str, str]:
     state = _zeros(builder, f"acc_{name}", grad)
-    total = builder.add(
+    total = Casts(builder).add(
         "add", [state, grad], phase="backward", role="partial", name=f"acc_{name}.sum"
     )
     return state, total
@@ -85,8 +86,10 @@ def _clipped(builder: GraphBuilder, grads: dict[str, str], recipe: Recipe) -> di
     if not (recipe.clip_norm or recipe.clip_value) or not grads:
         return grads
 
+    casts = Casts(builder)
+
     def add(op: str, inputs: list[str], name: str = "") -> str:
-        return builder.add(op, inputs, phase="update", role="partial", name=name)
+        return casts.add(op, inputs, phase="update", role="partial", name=name)
 
     limit = _state(builder, "clip", np.asarray([recipe.clip_norm or recipe.clip_value]))
     if recipe.clip_value:
@@ -116,17 +119,23 @@ def _optimized(
             )
         ]
         yield correction, shared[0]
+    casts = Casts(builder)
     better: dict[str, str] = {}
     updates: list[tuple[str, str]] = []
     for name, grad in grads.items():
-        states = [_zeros(builder, f"{s}_{name}", name) for s in op.remembers]
-        results = builder.add_many(
+        dtype = F32.name if op.keeps_single else builder.tensors[name].dtype
+        states = [_zeros(builder, f"{s}_{name}", name, dtype) for s in op.remembers]
+        made = casts.add_many(
             op.name,
             [name, grad, hyper, *states, *shared],
             phase="update",
             role="updated",
             name=f"{name}.next",
         )
+        results = [
+            casts.to(new, builder.tensors[old].dtype, phase="update", role="updated")
+            for old, new in zip((name, *states), made, strict=True)
+        ]
         better.update({new: f"{s}.next" for s, new in zip(states, results[1:], strict=True)})
         updates += zip((name, *states), results, strict=True)
     better = builder.rename(better)

@@ -40,7 +40,7 @@ def job_key(job: Job, target: Target) -> str:
         sorted(dict(target.machine).items()),
         (target.cores, target.stack, target.code, target.flags),
         _nameless(job.tiling),
-        (job.repeat, job.near, job.bytes, job.scratch, *job.farthest),
+        (job.repeat, job.in_l1, job.bytes, job.scratch, *job.farthest),
     )
 
 

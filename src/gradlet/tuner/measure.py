@@ -28,7 +28,7 @@ they are needed, so that this seems too quick rather than too slow."""
 
 @dataclass(frozen=True)
 class Job:
-    """One candidate. near: for each operand that is used in place, whether it lies near; bytes of
+    """One candidate. in_l1: for each operand that is used in place, whether it lies in L1; bytes of
     every operand by position; farthest: the positions of those in the memory behind that of the
     program."""
 
@@ -36,7 +36,7 @@ class Job:
     tiling: Tiling
     repeat: int
     functions: Mapping[str, Function]
-    near: tuple[bool, ...]
+    in_l1: tuple[bool, ...]
     bytes: tuple[int, ...]
     scratch: int = 0
     farthest: tuple[int, ...] = ()
@@ -48,9 +48,9 @@ class TileRunner(Paused):
     def cycles(self, job: Job, limit: int) -> int:
         """Or NO_FIT, or -limit if it takes longer than that."""
         try:
-            near, home, farthest = self._memories()
-            image = self._image(job, self._places(job, near, home, farthest))
-            table, copy = home.take(len(image)), near.take(len(image))
+            l1, home, farthest = self._memories()
+            image = self._image(job, self._places(job, l1, home, farthest))
+            table, copy = home.take(len(image)), l1.take(len(image))
         except _NoRoom:
             return NO_FIT
         self.machine.write(table, image)
@@ -75,34 +75,36 @@ class TileRunner(Paused):
 
     def _memories(self) -> tuple[_Bump, _Bump, _Bump]:
         """What the program leaves of the nearest memory, of its own, and the farthest."""
-        near_memory, home, last = (
+        l1_memory, home, last = (
             self.target.memories[0],
             self.target.home,
             self.target.memories[-1],
         )
         stacks = self.target.stack * self.target.cores
-        near = _Bump(self.place("gl_l1_used"), near_memory.base + near_memory.size - stacks)
-        near_image = self.place("gl_l1_end") - self.place("gl_l1_start")
-        program = max(self.place("gl_data_end"), self.place("gl_l1_image") + near_image)
+        l1 = _Bump(self.place("gl_l1_used"), l1_memory.base + l1_memory.size - stacks)
+        l1_image = self.place("gl_l1_end") - self.place("gl_l1_start")
+        program = max(self.place("gl_data_end"), self.place("gl_l1_image") + l1_image)
         own = _Bump(max(home.base + self.target.code, program), home.base + home.size)
-        return near, own, _Bump(last.base, last.base + last.size) if last != home else own
+        return l1, own, _Bump(last.base, last.base + last.size) if last != home else own
 
-    def _places(self, job: Job, near: _Bump, home: _Bump, farthest: _Bump) -> list[Place]:
+    def _places(self, job: Job, l1: _Bump, home: _Bump, farthest: _Bump) -> list[Place]:
         """Operands one behind the other, in the memories where the plan has them."""
         places = []
         for position, view in enumerate(job.tiling.views):
-            far = farthest if position in job.farthest else home
+            backing = farthest if position in job.farthest else home
             if view is None:
                 places.append(Place())
             elif view.buffer:
-                stages = tuple(near.take(view.stage_bytes) for _ in range(view.stages))
+                stages = tuple(l1.take(view.stage_bytes) for _ in range(view.stages))
                 stored = view.load or view.store
-                places.append(Place(far.take(job.bytes[position]) if stored else stages[0], stages))
+                places.append(
+                    Place(backing.take(job.bytes[position]) if stored else stages[0], stages)
+                )
             else:
-                memory = near if job.near[position] else far
+                memory = l1 if job.in_l1[position] else backing
                 places.append(Place(memory.take(job.bytes[position])))
         if job.scratch:
-            places.append(Place(near.take(job.scratch)))
+            places.append(Place(l1.take(job.scratch)))
         return places
 
 
@@ -123,7 +125,7 @@ class _Bump:
 
 
 def fetched_bytes(tiling: Tiling) -> float:
-    """What a tiled call copies to the near memory."""
+    """What a tiled call copies to L1."""
     total = 0.0
     for view in tiling.views:
         if view and view.load:

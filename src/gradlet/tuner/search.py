@@ -174,9 +174,9 @@ class Search:
         return [*_best_of_each_kind(ranked), *ranked]
 
     def _problems(self) -> Iterator[tuple[Problem, Kind]]:
-        """What there is to choose, in each buffer mode: with all kernels that see far operands
-        through views, with each of these whose scratch and cost are of its own kind, and with each
-        that fetches some operands itself."""
+        """What there is to choose, in each buffer mode: with all kernels that see operands in
+        backing memory through views, with each of these whose scratch and cost are of its own kind,
+        and with each that fetches some operands itself."""
         assert self.request is not None
         variants, own = self.tiler.variants_of(self.call), self.tiler.inexact(self.call)
         plain = [variant for variant in variants if variant not in own]
@@ -236,7 +236,7 @@ class Search:
         }
 
     def _in_place(self) -> list[ScheduleOverride]:
-        """All operands near: only the kernel is to be chosen."""
+        """All operands in L1: only the kernel is to be chosen."""
         overrides = [
             ScheduleOverride((), True, variant) for variant in self.tiler.variants_of(self.call)
         ]
@@ -248,8 +248,8 @@ class Search:
         if schedule is None or schedule.tiling is None or functions is None:
             return None
         tiling = schedule.tiling
-        near = tuple(
-            w is not None and (self.request is None or self._is_near(w)) for w in tiling.views
+        in_l1 = tuple(
+            w is not None and (self.request is None or self._is_in_l1(w)) for w in tiling.views
         )
         sizes = tuple(
             self.graph.tensors[w.tensor].bytes if w and w.tensor else 0 for w in tiling.views
@@ -260,7 +260,7 @@ class Search:
             tiling,
             self.call.repeat,
             functions,
-            near,
+            in_l1,
             sizes,
             schedule.scratch,
             farthest,
@@ -272,9 +272,9 @@ class Search:
             return None
         return functions_of(schedule.tiling)
 
-    def _is_near(self, view: TileView) -> bool:
+    def _is_in_l1(self, view: TileView) -> bool:
         assert self.request is not None
-        return self.tiler.storage_of.get(view.tensor, "") in self.request.near
+        return self.tiler.storage_of.get(view.tensor, "") in self.request.in_l1
 
     def _is_farthest(self, view: TileView) -> bool:
         return self.tiler.storage_of.get(view.tensor, "") in self.tiler.problems.farthest

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradlet.codegen.project import Project
+from gradlet.codegen.project import Project, load
 from gradlet.engines import host, sim
 from gradlet.engines.golden import DATA
 from gradlet.engines.model import Run
@@ -101,14 +102,19 @@ class Verdict:
 
 
 def verify(
-    project: Project, *, steps: int = 5, engine: str | None = None, edited: bool = False
+    project: Project | str | Path,
+    *,
+    steps: int = 5,
+    engine: str | None = None,
+    edited: bool = False,
 ) -> Verdict:
-    """Run the project on its target's engine and compare. Saves the inputs of the first wrong node.
-    A project that is not as it was built fails, unless it may be `edited`.
+    """Run the project, or that of a folder, on its target's engine and compare. Saves the inputs of
+    the first wrong node. A project that is not as it was built fails, unless it may be `edited`.
 
     The simulator also checks every access against the plan. Every other build that the project
     ships, its golden programs above all, has to make the same bits.
     """
+    project = project if isinstance(project, Project) else load(Path(project))
     changes = project.changes
     with host.libraries_kept(), edits_blamed(project):
         verdict = _compared(project, steps, engine)

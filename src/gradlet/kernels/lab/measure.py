@@ -95,10 +95,12 @@ def measure(
 ) -> Report:
     """Every kernel that computes the case on this target, ranked."""
     _require_room(case, target)
-    far = [operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs]
+    streamed = [
+        operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs
+    ]
     how, dtype = (case.family, case.mode, case.epilogue), case.element.name
-    known = catalogue.candidates(*how, case.sizes, target.isa, dtype, streamed=far)
-    needed = {kernel: _near_bytes(case, kernel, target) for kernel in known}
+    known = catalogue.candidates(*how, case.sizes, target.isa, dtype, streamed=streamed)
+    needed = {kernel: _l1_bytes(case, kernel, target) for kernel in known}
     room = target.room(target.memories[0]) - SLACK
     found = [kernel for kernel in known if needed[kernel] <= room]
     outcomes: dict[Kernel, list[Outcome]] = {kernel: [] for kernel in found}
@@ -117,8 +119,8 @@ def measure(
     return Report(case, target, tuple(sorted(rows, key=lambda row: row.cycles)), too_large)
 
 
-def _near_bytes(case: Case, kernel: Kernel, target: Target) -> int:
-    """Of operands and scratch; what the kernel fetches itself lies far away."""
+def _l1_bytes(case: Case, kernel: Kernel, target: Target) -> int:
+    """Of operands and scratch; what the kernel fetches itself lies in backing memory."""
     scratch = catalogue.scratch_bytes(kernel, case.sizes, target.cores)
     fetched = [case.inputs[n] for n in catalogue.fetched(kernel)]
     gone = sum(value.nbytes for value in fetched if value is not None)
@@ -149,12 +151,12 @@ def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], natives: NativeRef
 
 def _require_room(case: Case, target: Target) -> None:
     require_runner(target, KERNEL_RUNNER)
-    near = target.memories[0]
-    if case.bytes > target.room(near) - SLACK:
-        wanted = -(-(case.bytes + near.size - target.room(near) + SLACK) // 1024)
+    l1 = target.memories[0]
+    if case.bytes > target.room(l1) - SLACK:
+        wanted = -(-(case.bytes + l1.size - target.room(l1) + SLACK) // 1024)
         raise GradletError(
-            f"{case.label}: the operands take {case.bytes:,} bytes, {near.name} has "
-            f"{target.room(near) - SLACK:,}; --{near.name.lower()} {wanted}k is enough"
+            f"{case.label}: the operands take {case.bytes:,} bytes, {l1.name} has "
+            f"{target.room(l1) - SLACK:,}; --{l1.name.lower()} {wanted}k is enough"
         )
 
 

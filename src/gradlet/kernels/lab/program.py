@@ -45,11 +45,11 @@ def with_stacks(build: Callable[[Target], bytes], target: Target, called: Sequen
 
 def stretched(target: Target, stack: int) -> Target:
     """The target with stacks of so many bytes, and room for them beside its data."""
-    near, *others = target.memories
+    l1, *others = target.memories
     more = -(-(stack - target.stack) * target.cores // L1_STEP) * L1_STEP
     machine = dict(target.machine)
     machine["l1_bytes"] += more
-    memories = (replace(near, size=near.size + more), *others)
+    memories = (replace(l1, size=l1.size + more), *others)
     return replace(target, stack=stack, memories=memories, machine=tuple(machine.items()))
 
 

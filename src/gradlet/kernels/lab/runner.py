@@ -144,13 +144,13 @@ class KernelRunner(Paused):
         """One call. An output's array has its initial contents; with `in_place` (output: input) it
         lies where that input does. known: outputs that the kernel reads before it writes them.
         repeat: the steps of an op that has several; the cost is that of the last. level: the
-        memory for operands, else the nearest; scratch is near, what the kernel must fetch itself
+        memory for operands, else the nearest; scratch is in L1, what the kernel must fetch itself
         never is."""
-        near = self.target.memories[0].name
+        l1 = self.target.memories[0].name
         settings = np.array(size_words(kernel, sizes), np.int32)
-        spots = near_spots = _Spots(*self._room(near), align, self._gap)
+        spots = l1_spots = _Spots(*self._room(l1), align, self._gap)
         at_sizes = self._put(spots, settings)
-        if level not in ("", near):
+        if level not in ("", l1):
             spots = _Spots(*self._room(level), align, self._gap)
         fetched = catalogue.fetched(kernel)
         behind = _Spots(*self._room(self.target.home.name), align, self._gap)
@@ -162,7 +162,7 @@ class KernelRunner(Paused):
             shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
         ]
         scratch = catalogue.scratch_bytes(kernel, sizes, self.target.cores)
-        at_scratch = [near_spots.take(scratch)] if scratch else []
+        at_scratch = [l1_spots.take(scratch)] if scratch else []
         words = [self.place(kernel.name), *at_outputs, *at_inputs, *at_scratch]
         granted = []
         copied: list[tuple[int, int]] = []

@@ -20,9 +20,11 @@ from gradlet.ops.lib.pointwise import Pointwise
 
 class Update(Pointwise):
     """One weight's step. Operands are w, g, hyper, what is remembered, then what is shared. The
-    settings in `hyper` are fields of a recipe, whose `optimizer` is the name of the op."""
+    settings in `hyper` are fields of a recipe, whose `optimizer` is the name of the op. What is
+    remembered is of the weight's element type, or stays in single precision (`keeps_single`)."""
 
     hyper: ClassVar[tuple[str, ...]]
+    keeps_single: ClassVar[bool] = False
     remembers: ClassVar[Mapping[str, str]] = {}  # slot: its name in the state of torch.optim
     torch_optimizer: ClassVar[str]
     family: ClassVar[str] = "sgd"
@@ -105,6 +107,7 @@ class _Adam(Update):
     hyper = ("lr", "weight_decay", "beta1", "beta2", "eps")
     remembers: ClassVar[Mapping[str, str]] = {"m": "exp_avg", "v": "exp_avg_sq"}
     family = "adam"
+    keeps_single = True  # squares are too small for half precision, steps of 1/1000 for bfloat16
     additions = 8
     decoupled: ClassVar[bool]
 

@@ -225,7 +225,7 @@ def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     """Every tile along each axis, and every class, gets the sizes of that part of the op, and of
     the whole of what its kernel fetches itself."""
     op = OPS[site.node.op]
-    whole = {k: v for n in fetched(call.kernel) for k, v in op.far_sizes(site, n).items()}
+    whole = {k: v for n in fetched(call.kernel) for k, v in op.backing_sizes(site, n).items()}
     for index in _samples(tiling):
         ranges = _ranges(tiling, index)
         part = op.tile(site, ranges) if ranges else site

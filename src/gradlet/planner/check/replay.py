@@ -81,11 +81,11 @@ def _tilings(plan: Plan) -> Iterator[str]:
     from gradlet.ops import OPS
 
     nodes = {node.name: node for node in plan.graph.nodes}
-    near, places = plan.target.memories[0].name, plan.buffer_of()
+    l1, places = plan.target.memories[0].name, plan.buffer_of()
     for call in plan.calls:
         for name in (call.inputs[number] for number in fetched(call.kernel)):
-            if not call.tiling or places[name].level == near:
-                yield f"'{call.name}' fetches '{name}' itself, which is not far away"
+            if not call.tiling or places[name].level == l1:
+                yield f"'{call.name}' fetches '{name}' itself, which does not lie in backing memory"
         own = [nodes[name] for name in call.nodes]
         faults = list(fusion_faults(plan.graph, own, call))
         if call.tiling and not faults:

@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from gradlet.ir.graph import Array, Graph
-from gradlet.kernels.catalogue import operands, released
+from gradlet.kernels.catalogue import operands
+from gradlet.kernels.traits import released
 from gradlet.planner.model import BIAS_GRADIENT, Buffer, Call
 from gradlet.planner.tiling import TileView, Tiling
 

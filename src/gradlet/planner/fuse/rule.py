@@ -7,15 +7,8 @@ from dataclasses import dataclass, field
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import OWN_SPACE, Graph, Node, Site
-from gradlet.kernels.catalogue import (
-    MAY,
-    Kernel,
-    candidates,
-    dtype_of,
-    fetched,
-    scratch_bytes,
-    steps,
-)
+from gradlet.kernels.catalogue import MAY, Kernel, candidates, dtype_of, fetched, scratch_bytes
+from gradlet.kernels.traits import steps
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.choice import worthwhile

@@ -1,8 +1,8 @@
 """Which data lie in which memory, when not all of them fit into the nearest, and the tiles then.
 
-Small things that are touched often get a place near the cores for good. Every other call sees its
+Small things that are touched often reside in L1 for good. Every other call sees its
 operands through views. What room the views leave goes to tensors for their whole life, those
-that save the most copying per byte first: a result then stays near for its reader.
+that save the most copying per byte first: a result then stays in L1 for its reader.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ RESERVE = 1536
 
 @dataclass
 class Levels:
-    """near: storages in the nearest memory. requests: what is needed there and when, in halves of
+    """in_l1: storages in the nearest memory. requests: what is needed there and when, in halves of
     calls."""
 
     calls: list[Call]
-    near: set[str]
+    in_l1: set[str]
     requests: list[Request]
     room: int
 
@@ -49,7 +49,7 @@ def assign_levels(
     persistent: Sequence[Storage],
     tiler: Tiler,
 ) -> Levels | None:
-    """Tilings for the calls of a plan whose data lie in a far memory; None if there is no room."""
+    """Tilings for the calls of a plan whose data lie in backing memory; None without room."""
     memory = plan.target.memories[0]
     kept, spare = RESERVE, 0
     while kept < plan.target.room(memory):
@@ -72,7 +72,7 @@ FILLS = (0.96, 0.92, 0.86)
 """Shares of the middle memory that are planned for, one after the other; its tables come on top."""
 
 
-def far_storages(
+def farthest_storages(
     plan: Plan, requests: Sequence[Request], persistent: Sequence[Storage], fill: float
 ) -> set[str]:
     """What goes into the farthest memory, so that the rest fits into that share of the middle one:
@@ -89,7 +89,7 @@ def far_storages(
     alive: Array = np.zeros(end + 1, np.int64)
     for span in spans.values():
         alive[span.first : span.last + 1] += span.bytes
-    far: set[str] = set()
+    farthest: set[str] = set()
     for name in sorted(spans, key=lambda n: (users.get(n, 0) / max(1, spans[n].bytes), n)):
         span = spans[name]
         if alive.max(initial=0) <= room:
@@ -97,8 +97,8 @@ def far_storages(
         if alive[span.first : span.last + 1].max() <= room:
             continue  # there is room enough while it lives
         alive[span.first : span.last + 1] -= span.bytes
-        far.add(name)
-    return far
+        farthest.add(name)
+    return farthest
 
 
 def _assigned(
@@ -119,20 +119,22 @@ def _assigned(
     spans |= {s.name: Request(s.name, s.bytes, 0, 2 * end + 1) for s in persistent}
     ledger = Ledger(end, memory.align)
     users = _users(plan, tiler.storage_of)
-    near = _small(spans, users, ledger, room)
+    in_l1 = _small(spans, users, ledger, room)
     pairs = zip(groups, plan.calls, strict=True)
     schedules = [
         tiler.choose(
-            TilingRequest(group, call, frozenset(near), ledger.free(room, 2 * index, 2 * index + 1))
+            TilingRequest(
+                group, call, frozenset(in_l1), ledger.free(room, 2 * index, 2 * index + 1)
+            )
         )
         for index, (group, call) in enumerate(counted(pairs, end, "tiles of calls"))
     ]
     for index, schedule in enumerate(schedules):
         ledger.add(schedule.scratch, 2 * index, 2 * index + 1)
         ledger.occupy(stages_in_use(schedule.tiling, index))
-    _promote(plan, spans, users, near, schedules, ledger, room - spare)
+    _promote(plan, spans, users, in_l1, schedules, ledger, room - spare)
     prefetch(plan, schedules, tiler.storage_of, ledger, room - spare)
-    return _settled(plan, schedules, near, spans, persistent, room)
+    return _settled(plan, schedules, in_l1, spans, persistent, room)
 
 
 def _users(plan: Plan, storage_of: Mapping[str, str]) -> dict[str, list[int]]:
@@ -151,22 +153,22 @@ def _small(
     spans: Mapping[str, Request], users: Mapping[str, list[int]], ledger: Ledger, room: int
 ) -> set[str]:
     """Settings, biases, losses: too small to be worth a transfer each."""
-    near = set()
+    in_l1 = set()
     for name in sorted(spans, key=lambda n: (spans[n].bytes, n)):
         span = spans[name]
         if span.bytes > SMALL or name not in users:
             continue
         if ledger.free(int(room * SMALL_SHARE), span.first, span.last) >= span.bytes:
             ledger.add(span.bytes, span.first, span.last)
-            near.add(name)
-    return near
+            in_l1.add(name)
+    return in_l1
 
 
 def _promote(
     plan: Plan,
     spans: Mapping[str, Request],
     users: Mapping[str, list[int]],
-    near: set[str],
+    in_l1: set[str],
     schedules: list[Schedule],
     ledger: Ledger,
     room: int,
@@ -182,7 +184,7 @@ def _promote(
     }
     scratch = {call.scratch for call in plan.calls}
     ranked = sorted(
-        (name for name in traffic if name not in near and name not in replaced),
+        (name for name in traffic if name not in in_l1 and name not in replaced),
         key=lambda n: (n not in scratch, -traffic[n] / max(1, spans[n].bytes), n),
     )
     for name in ranked:
@@ -194,7 +196,7 @@ def _promote(
             ledger.occupy(stages_in_use(schedules[index].tiling, index, own), -1)
         if ledger.free(room, span.first, span.last) >= span.bytes:
             ledger.add(span.bytes, span.first, span.last)
-            near.add(name)
+            in_l1.add(name)
             for index in gained:
                 schedules[index] = _in_place(schedules[index], own)
         else:
@@ -203,7 +205,7 @@ def _promote(
 
 
 def _traffic(tensors: Sequence[str], schedules: Sequence[Schedule], users: Sequence[int]) -> int:
-    """Bytes that are copied, or touched far away, because these tensors do not lie near."""
+    """Bytes that are copied, or touched in backing memory, as these tensors are not in L1."""
     total = 0
     for index in users:
         tiling = schedules[index].tiling
@@ -224,7 +226,7 @@ def _gains(
     tensors: set[str], schedules: Sequence[Schedule], users: Sequence[int]
 ) -> Sequence[int] | None:
     """The calls that can do without views on these, or None if one of them needs a copy, or
-    fetches them itself from far away."""
+    fetches them itself from backing memory."""
     for index in users:
         tiling = schedules[index].tiling
         for view in tiling.views if tiling else ():
@@ -259,7 +261,7 @@ def _in_place(schedule: Schedule, tensors: set[str]) -> Schedule:
 def _settled(
     plan: Plan,
     schedules: Sequence[Schedule],
-    near: set[str],
+    in_l1: set[str],
     spans: Mapping[str, Request],
     persistent: Sequence[Storage],
     room: int,
@@ -268,15 +270,15 @@ def _settled(
     if not any(views_of(schedule.tiling) for schedule in schedules if schedule.tiling):
         schedules = [
             replace(schedule, tiling=None) for schedule in schedules
-        ]  # all near: plain calls
+        ]  # all in L1: plain calls
     calls, requests = [], []
     for index, (call, schedule) in enumerate(zip(plan.calls, schedules, strict=True)):
         tiling = schedule.tiling
         if tiling is None:
             calls.append(call)
-            if schedule.scratch:  # whose room it has kept when all that it copied came near
-                near.add(call.scratch)
-            if call.scratch and call.scratch in near:
+            if schedule.scratch:  # whose room it has kept when all that it copied came to L1
+                in_l1.add(call.scratch)
+            if call.scratch and call.scratch in in_l1:
                 requests.append(spans[call.scratch])
             continue
         tiling = _named(call, index, tiling)
@@ -284,12 +286,12 @@ def _settled(
         scratch = f"{OWN_SPACE}scratch.{call.name}" if schedule.scratch else ""
         if scratch:
             requests.append(Request(scratch, schedule.scratch, 2 * index, 2 * index + 1))
-            near.add(scratch)
+            in_l1.add(scratch)
         calls.append(replace(call, tiling=tiling, scratch=scratch))
     kept = {s.name for s in persistent}
     own = {r.name for r in requests}
-    requests += [spans[n] for n in sorted(near) if n in spans and n not in kept and n not in own]
-    return Levels(calls, near, requests, room)
+    requests += [spans[n] for n in sorted(in_l1) if n in spans and n not in kept and n not in own]
+    return Levels(calls, in_l1, requests, room)
 
 
 def _named(call: Call, index: int, tiling: Tiling) -> Tiling:
@@ -304,4 +306,4 @@ def _named(call: Call, index: int, tiling: Tiling) -> Tiling:
 
 def persistent_bytes(levels: Levels, persistent: Sequence[Storage], align: int) -> int:
     """Bytes of the nearest memory that what survives a step takes."""
-    return sum(-(-s.bytes // align) * align for s in persistent if s.name in levels.near)
+    return sum(-(-s.bytes // align) * align for s in persistent if s.name in levels.in_l1)

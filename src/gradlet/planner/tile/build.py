@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import prod
 
 from gradlet.ir.graph import Graph, Node, Site
-from gradlet.kernels.catalogue import Kernel, candidates, is_exact
+from gradlet.kernels.catalogue import Kernel, candidates
+from gradlet.kernels.traits import is_exact
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis
 from gradlet.planner.choice import rivals, worthwhile
@@ -26,7 +27,7 @@ from gradlet.planner.tile.launches import TileLaunches
 from gradlet.planner.tile.request import Problems
 from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
 from gradlet.planner.tile.search import Candidate, Operand, Problem, estimate, explored
-from gradlet.planner.tile.streaming import far_sizes, fetching, releasing
+from gradlet.planner.tile.streaming import backing_sizes, fetching, releasing
 from gradlet.planner.tiling import TileAxis, Tiling
 from gradlet.targets.target import Target
 
@@ -60,14 +61,14 @@ class Tiler:
         self._known: dict[object, list[tuple[int, Schedule]]] = {}  # with the room there was
 
     def choose(self, request: TilingRequest) -> Schedule:
-        """The cheapest way to run a call with `room` bytes for its regions; near storages are used
+        """The cheapest way to run a call with `room` bytes for its regions; storages in L1 are used
         where they lie. Operands that do not fit even in pieces are left where they are."""
-        group, call, near, room = request.group, request.call, request.near, request.room
+        group, call, in_l1, room = request.group, request.call, request.in_l1, request.room
         if call.name in self.overrides:
             wished = self.realised(request, self.overrides[call.name])
             if wished is not None:
                 return wished
-        operands = list(self.problems.operands_of(group, call, near))
+        operands = list(self.problems.operands_of(group, call, in_l1))
         key = self._cache_key(group, call, operands)
         for given, known in self._known.setdefault(key, []):
             if known.needed <= room <= given:  # the best with more room is the best with less
@@ -78,7 +79,7 @@ class Tiler:
 
     def cache_key(self, request: TilingRequest) -> object:
         """What is the same for calls that have the same candidates."""
-        operands = self.problems.operands_of(request.group, request.call, request.near)
+        operands = self.problems.operands_of(request.group, request.call, request.in_l1)
         alike = self._cache_key(request.group, request.call, list(operands))
         return alike, request.room, request.call.repeat, self.overrides.get(request.call.name)
 
@@ -106,7 +107,7 @@ class Tiler:
         self, group: FusionGroup, call: Call, operands: Sequence[Operand | None], room: int
     ) -> Schedule:
         site = self.problems.site_of(group)
-        far = sorted(
+        buffered = sorted(
             (n for n, operand in enumerate(operands) if operand and operand.buffered),
             key=lambda n: -prod(operands[n].shape),  # type: ignore[union-attr]
         )
@@ -116,9 +117,9 @@ class Tiler:
         ]
         wanted = self.variants.get(call.kernel.family)
         tries.sort(key=lambda item: item[0].kernel.variant != wanted)
-        for left in range(1, len(far)):
+        for left in range(1, len(buffered)):
             seen = [
-                replace(operand, buffered=False) if operand and n in far[:left] else operand
+                replace(operand, buffered=False) if operand and n in buffered[:left] else operand
                 for n, operand in enumerate(operands)
             ]
             tries.append((call, seen))
@@ -143,14 +144,14 @@ class Tiler:
 
     def fetchers(self, request: TilingRequest) -> list[str]:
         """Variants that fetch an operand of this call themselves."""
-        operands = self.problems.operands_of(request.group, request.call, request.near)
+        operands = self.problems.operands_of(request.group, request.call, request.in_l1)
         return [
             call.kernel.variant for call, _ in fetching(request.call, operands, self.target.isa)
         ]
 
     def _seen(self, request: TilingRequest, variant: str) -> tuple[Call, Sequence[Operand | None]]:
         """The call and its operands as a variant sees them."""
-        operands = self.problems.operands_of(request.group, request.call, request.near)
+        operands = self.problems.operands_of(request.group, request.call, request.in_l1)
         for call, seen in fetching(request.call, operands, self.target.isa):
             if call.kernel.variant == variant:
                 return call, seen
@@ -181,8 +182,8 @@ class Tiler:
         return made if needed <= request.room else None
 
     def problem(self, request: TilingRequest, double_buffered: bool, variant: str = "") -> Problem:
-        """What there is to choose for a call with all its far operands in views, but for those
-        that the variant fetches itself."""
+        """What there is to choose for a call with all operands from backing memory in views,
+        but for those that the variant fetches itself."""
         key = double_buffered, variant
         if key not in request.problems:
             site = self.problems.site_of(request.group)
@@ -243,7 +244,7 @@ class Tiler:
         room: int,
     ) -> Schedule | None:
         """The best tiling that does not cost much more than the first, and has tiles of such sizes
-        that the kernel of the whole takes them; others are far slower."""
+        that the kernel of the whole takes them; others are much slower."""
         for candidate in found[1:]:
             if candidate.cost > DEARER * found[0].cost:
                 return None
@@ -271,7 +272,7 @@ class Tiler:
         parts = self._parts(site, tuple(tiles))
         if parts is None:
             return tiles[-1].name
-        sizes = tuple({**part.sizes, **far_sizes(site, call.kernel)} for part in parts)
+        sizes = tuple({**part.sizes, **backing_sizes(site, call.kernel)} for part in parts)
         summed = any(axis.reduction for axis in tiles)
         kernel, more = self.launches.kernels(call, sizes, summed, variant)
         if kernel is None:
@@ -327,8 +328,8 @@ class Tiler:
 def _partial_sum(result: Operand | None, node: Node) -> Operand:
     """Where a sum over tiles that is made beside adds up, before it goes to this result."""
     assert result is not None
-    near = replace(result, tensor=node.outputs[0], load=False, store=False)
-    return replace(near, buffered=True, storage="")
+    local = replace(result, tensor=node.outputs[0], load=False, store=False)
+    return replace(local, buffered=True, storage="")
 
 
 def _renamed(schedule: Schedule, names: Sequence[str]) -> Schedule:

@@ -80,17 +80,17 @@ class CostModel:
         stays where it is. The two directions go on side by side, but to the farthest memory there
         is one way for both."""
         inward = outward = farthest = 0.0
-        far_in = far_out = 0
+        farthest_in = farthest_out = 0
         for copy in self._copies:
             operand, places = copy.operand, copy.operand.moves(loops)
             again = prod(self.counts[n] for n in loops[: places[-1] + 1]) - 1 if places else 0
             inward += again * copy.cycles * operand.load
             outward += again * copy.cycles * operand.store
             farthest += again * copy.both * operand.farthest
-            far_in += again * copy.bytes * (operand.farthest and operand.load)
-            far_out += again * copy.bytes * (operand.farthest and operand.store)
+            farthest_in += again * copy.bytes * (operand.farthest and operand.load)
+            farthest_out += again * copy.bytes * (operand.farthest and operand.store)
         less, more = sorted((inward, outward))
-        farthest += self.constants.farthest_turn * min(far_in, far_out)
+        farthest += self.constants.farthest_turn * min(farthest_in, farthest_out)
         return max(more + self.constants.both * less, farthest)
 
     @property
@@ -116,7 +116,7 @@ class CostModel:
         byte, line = (
             (constants.farthest_byte, constants.farthest_line)
             if operand.farthest
-            else (constants.far_byte, constants.far_line)
+            else (constants.backing_byte, constants.backing_line)
         )
         size = elements * operand.item
         return _Copy(operand, size, size * byte + line * lines, planes)

@@ -10,15 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradlet.ir.graph import Graph, Node, Site
-from gradlet.kernels.catalogue import (
-    Kernel,
-    candidates,
-    is_exact,
-    operands,
-    steps,
-    updates,
-    variant_of,
-)
+from gradlet.kernels.catalogue import Kernel, candidates, operands, updates, variant_of
+from gradlet.kernels.traits import is_exact, steps
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.fuse.epilogue import lowered, post_op
@@ -170,19 +163,26 @@ class TileLaunches:
         variant: str = "",
     ) -> Kernel | None:
         """The best kernel that takes all these sizes, or the one that is asked for."""
-        isa, far = self.target.isa, variant_of(like).streamed() if like.variant else ()
+        isa, streamed = self.target.isa, variant_of(like).streamed() if like.variant else ()
         found: list[Kernel] | None = None
         for item in sizes:
-            able = candidates(like.family, like.mode, epilogue, item, isa, like.dtype, streamed=far)
-            if like.variant and is_exact(like):  # others were not worth it
-                able = [kernel for kernel in able if is_exact(kernel) or kernel.variant == variant]
+            able = candidates(
+                like.family, like.mode, epilogue, item, isa, like.dtype, streamed=streamed
+            )
+            able = _as_exact(able, like, variant)
             found = able if found is None else [kernel for kernel in found if kernel in able]
         wanted = variant or self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]
         usable = named or found
-        if far:  # others do not find that operand
+        if streamed:  # others do not find that operand
             usable = [kernel for kernel in found or () if kernel.variant == like.variant]
         return usable[-1] if usable else None
+
+
+def _as_exact(found: Sequence[Kernel], like: Kernel, variant: str) -> list[Kernel]:
+    """Where the whole is computed by plain sums, what is not was not worth it, unless asked for."""
+    plain = bool(like.variant) and is_exact(like)
+    return [k for k in found if not plain or is_exact(k) or k.variant == variant]
 
 
 def _update_operands(call: Call, states: Sequence[int], gradient: int) -> tuple[int, ...]:

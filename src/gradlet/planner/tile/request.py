@@ -45,7 +45,7 @@ class Problems:
         self._sums: dict[str, FusedSum | None] = {}
 
     def operands_of(
-        self, group: FusionGroup, call: Call, near: Collection[str]
+        self, group: FusionGroup, call: Call, in_l1: Collection[str]
     ) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
         first = group.nodes[0]
@@ -86,7 +86,7 @@ class Problems:
                     spans,
                     load=not written or fused,
                     store=written,
-                    buffered=storage not in near,
+                    buffered=storage not in in_l1,
                     once=slot in op.adds_once,
                     storage=storage,
                     farthest=storage in self.farthest,

@@ -29,11 +29,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class TilingRequest:
-    """A call, the storages that lie near, and the bytes that its regions may take."""
+    """A call, the storages that reside in L1, and the bytes that its regions may take."""
 
     group: FusionGroup
     call: Call
-    near: Collection[str]
+    in_l1: Collection[str]
     room: int
     problems: dict[tuple[bool, str], Problem] = field(
         default_factory=dict, init=False, compare=False

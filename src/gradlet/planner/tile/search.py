@@ -28,7 +28,7 @@ CLIMBS = 60
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that a call touches: through a view if it is far, else where it lies."""
+    """A tensor that a call touches: through a view, if it is in backing memory, or in place."""
 
     tensor: str
     shape: Shape
@@ -155,7 +155,9 @@ def neighbours(problem: Problem, tile: tuple[int, ...], room: int) -> list[Candi
     down the ladders; the best first."""
     ladders = problem.ladders
     rungs = tuple(steps.index(size) for steps, size in zip(ladders, tile, strict=True))
-    around = {tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _near(problem, rungs)}
+    around = {
+        tuple(s[r] for s, r in zip(ladders, at, strict=True)) for at in _neighbours(problem, rungs)
+    }
     for number, (steps, size) in enumerate(zip(ladders, tile, strict=True)):
         for wide in (2 * size, -(-size // 2)):
             nearest = min(steps, key=lambda step: abs(step - wide))
@@ -207,14 +209,16 @@ def _climb(
         return known[at]
 
     for _ in range(CLIMBS):
-        better = min(_near(problem, rungs), key=lambda at: estimated(at).rank(room), default=None)
+        better = min(
+            _neighbours(problem, rungs), key=lambda at: estimated(at).rank(room), default=None
+        )
         if better is None or estimated(better).rank(room) >= estimated(rungs).rank(room):
             break
         rungs = better
     estimated(rungs)
 
 
-def _near(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _neighbours(problem: Problem, rungs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     def moved(*moves: tuple[int, int]) -> tuple[int, ...] | None:
         at = list(rungs)
         for axis, by in moves:

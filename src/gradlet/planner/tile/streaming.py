@@ -1,4 +1,4 @@
-"""Kernels that fetch an operand from far away by themselves: no view on it takes any room."""
+"""Kernels that fetch an operand from backing memory by themselves: no view on it takes any room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradlet.ir.graph import Site
-from gradlet.kernels.catalogue import Kernel, candidates, families, fetched, released
+from gradlet.kernels.catalogue import Kernel, candidates, families, fetched
+from gradlet.kernels.traits import released
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.model import Call
@@ -20,10 +21,10 @@ def fetching(
     kernel, first = call.kernel, len(call.outputs)
     inputs = families()[kernel.family].modes[kernel.mode].inputs
     pairs = zip(inputs, operands[first:], strict=False)
-    far = [i.name for i, operand in pairs if operand and operand.buffered]
+    buffered = [i.name for i, operand in pairs if operand and operand.buffered]
     same = (kernel.family, kernel.mode, kernel.epilogue, call.sizes, isa, kernel.dtype)
     found = []
-    for other in candidates(*same, streamed=far):
+    for other in candidates(*same, streamed=buffered):
         own = {first + number for number in fetched(other)}
         seen = [
             replace(operand, buffered=False, fetched=True) if operand and n in own else operand
@@ -44,9 +45,9 @@ def releasing(call: Call, operands: Sequence[Operand | None]) -> list[Operand | 
     ]
 
 
-def far_sizes(site: Site, kernel: Kernel) -> dict[str, Size]:
+def backing_sizes(site: Site, kernel: Kernel) -> dict[str, Size]:
     """What a kernel has to know of the operands that it fetches itself."""
     found: dict[str, Size] = {}
     for number in fetched(kernel):
-        found.update(OPS[site.node.op].far_sizes(site, number))
+        found.update(OPS[site.node.op].backing_sizes(site, number))
     return found

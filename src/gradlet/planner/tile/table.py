@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from gradlet.kernels.catalogue import kept
+from gradlet.kernels.traits import kept
 from gradlet.ops.base import Size
 from gradlet.planner.launch import EVERY, FIRST, LAST, LATER, Launch
 from gradlet.planner.tile.layout import FRAME, OFFSET, REGION, STATE, STEP, TILING, VIEW, WORD

@@ -9,7 +9,7 @@ image: `first` of them lie above it, or that many lines of it above the kernel, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -124,14 +124,18 @@ def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, A
     return {"pieces": pieces.body(), **blocks(Block, reach, params["edge"], epilogue)}
 
 
-def blocks(kind: type[Block], reach: Reach, edge: int, epilogue: str) -> dict[str, Any]:
+MakeBlock = Callable[[Reach, int, int, int, str], "Block"]
+
+
+def blocks(kind: MakeBlock, reach: Reach, edge: int, epilogue: str) -> dict[str, Any]:
     """For the template: a function for each width and for each side that sticks out."""
     sides = [(left, right) for left in (0, edge) for right in (0, edge)]
     keys = [(width, *side) for width in range(1, reach.widest + 1) for side in sides]
     made = {key: kind(reach, *key, epilogue) for key in keys}
     return {
         "back": reach.back,
-        "last": kind is not Block,
+        "last": False,
+        "pairs": False,
         "reach": reach,
         "functions": "\n\n".join(block.function() for block in made.values()),
         "table": ", ".join(f"(uintptr_t){made[key].name}" for key in keys),
@@ -287,8 +291,12 @@ class Block:
             for tap, pixel in sorted(pairs, key=lambda pair: (pair[0] in fresh, pair[0])):
                 for channel in range(CHANNELS):
                     total = self.sums[channel][pixel]
-                    asm("fmadd.s", total, register, self.weights[channel][tap], total)
+                    self._multiply(total, register, self.weights[channel][tap])
             here += fresh
+
+    def _multiply(self, total: str, value: str, weight: str) -> None:
+        """Adds a product to a sum."""
+        self.asm("fmadd.s", total, value, weight, total)
 
     def _fresh(self, taps: set[int], here: list[int]) -> list[int]:
         """The weights that are loaded for these taps."""

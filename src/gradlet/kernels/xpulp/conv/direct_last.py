@@ -14,7 +14,7 @@ from gradlet.kernels.xpulp.isa.asm import AssemblyError
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     back = mode == "input_grad_hwc"
     reach = Reach(params["kernel"], params["stride"], params.get("pad", 0), back)
-    return blocks(LastBlock, reach, params["edge"], epilogue)
+    return {**blocks(LastBlock, reach, params["edge"], epilogue), "last": True}
 
 
 class LastBlock(Block):

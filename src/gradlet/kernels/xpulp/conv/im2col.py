@@ -13,17 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradlet.kernels.xpulp.gemm.block import (
-    POINTER,
-    SPILL,
-    WORK,
-    Block,
-    Operand,
-    Product,
-    at,
-    signature,
-)
+from gradlet.kernels.xpulp.gemm.block import POINTER, Block
 from gradlet.kernels.xpulp.gemm.panel import HEIGHT, Panel
+from gradlet.kernels.xpulp.gemm.product import SPILL, WORK, Operand, Product, at, signature
 from gradlet.kernels.xpulp.isa.asm import Asm, Registers
 from gradlet.targets.cost import Cost
 

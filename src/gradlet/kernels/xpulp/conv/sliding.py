@@ -21,7 +21,8 @@ from gradlet.kernels.xpulp.conv.im2col import (
     OnePanel,
     SumsInMemory,
 )
-from gradlet.kernels.xpulp.gemm.block import COUNT, WORK, Operand, at
+from gradlet.kernels.xpulp.gemm.block import COUNT
+from gradlet.kernels.xpulp.gemm.product import WORK, Operand, at
 from gradlet.kernels.xpulp.isa.asm import Asm, Registers
 from gradlet.targets.cost import Cost
 

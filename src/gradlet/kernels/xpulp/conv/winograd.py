@@ -9,26 +9,24 @@ the transforms of weights and of sums are C.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradlet.kernels.xpulp.conv.winograd_model import CHANNELS, ROWS, TAPS
+from gradlet.kernels.xpulp.conv.winograd_model import cost as cost
+from gradlet.kernels.xpulp.conv.winograd_model import growth as growth
 from gradlet.kernels.xpulp.isa.asm import SAVED, Asm
-from gradlet.targets.cost import Cost
 
 FIELDS = (
     *("x", "w", "channels", "x_channel", "x_phase", "y0", "y1", "y_line", "b0", "b1"),
     *("tiles", "x_tile", "caller", "sp"),
 )
 """Of the struct that a block is called with, a word each; behind them is room for sums."""
-CHANNELS, TAPS, ROWS = 2, 3, 8
 X, W, STEP, KEPT, *INPUTS = tuple(f"a{i}" for i in range(6))
 STARTS = ("a6", "a7")
 REGISTERS = ("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *SAVED)
 RUN = "sp"
-LINE, PART = 18, 600
-"""Instructions of a line of the map besides its tiles, and of a tile that sticks out."""
 ROOM = 4 * CHANNELS * ROWS
 """Bytes of the sums of a phase."""
 ORDERS = {2: (1, 2, 0, 3), 4: (1, 2, 3, 4, 0, 5)}
@@ -76,7 +74,7 @@ class Block:
             *((X, "x"), (W, "w"), (STEP, "x_channel")),
             *((STARTS[0], "b0"), (STARTS[1], "b1")),
         ):
-            self._get(register, field)
+            self._word("lw", register, field)
         asm("addi", X, X, 4 * self.inputs[-1])
         asm("addi", W, W, 4 * (CHANNELS * TAPS - 1))
         asm("addi", KEPT, RUN, 4 * len(FIELDS))
@@ -90,33 +88,31 @@ class Block:
         asm.compressed(False)
         return asm.function("struct run *run")
 
-    def _get(self, register: str, field: str) -> None:
-        self.asm.lw(register, RUN, 4 * FIELDS.index(field))
-
-    def _put(self, register: str, field: str) -> None:
-        self.asm.sw(register, RUN, 4 * FIELDS.index(field))
+    def _word(self, op: str, register: str, field: str) -> None:
+        """Loads or stores one of the struct."""
+        self.asm(op, register, f"{4 * FIELDS.index(field)}({RUN})")
 
     def _next_tile(self) -> None:
         """Leaves the number of tiles to come in the first of the inputs."""
         asm, tiles, step = self.asm, INPUTS[0], INPUTS[1]
-        self._get(X, "x")
-        self._get(step, "x_tile")
-        self._get(tiles, "tiles")
+        self._word("lw", X, "x")
+        self._word("lw", step, "x_tile")
+        self._word("lw", tiles, "tiles")
         asm("add", X, X, step)
         asm("addi", tiles, tiles, -1)
-        self._put(X, "x")
-        self._put(tiles, "tiles")
+        self._word("sw", X, "x")
+        self._word("sw", tiles, "tiles")
 
     def _phase(self) -> None:
         """Its sums over all channels, which are kept."""
         asm, spare = self.asm, self.spare[0]
-        self._get(spare, "channels")
+        self._word("lw", spare, "channels")
         for sums, start in zip(self.sums, STARTS, strict=True):
             for register in sums:
                 asm.mv(register, start)
         with asm.loop(0, spare):
             self._body(self.inputs[-1])
-        self._get(spare, "x_phase")
+        self._word("lw", spare, "x_phase")
         for channel, sums in enumerate(self.sums):
             for row, register in enumerate(sums):
                 asm.sw(register, KEPT, 4 * (ROWS * channel + row))
@@ -131,14 +127,14 @@ class Block:
         sums = [next(free) for _ in self.order]
         spare = [next(free) for _ in range(6)]
         asm("addi", first, RUN, 4 * len(FIELDS))
-        self._get(line, "y_line")
+        self._word("lw", line, "y_line")
         constants = [next(free) for _ in range(3)]
         for register, number in zip(constants, (2.0, 4.0, 8.0), strict=True):
             asm.li(register, bits(number))
         for channel in range(CHANNELS):
-            self._get(X, f"y{channel}")
+            self._word("lw", X, f"y{channel}")
             asm("addi", count, X, 4 * self.outputs)
-            self._put(count, f"y{channel}")
+            self._word("sw", count, f"y{channel}")
             if channel:
                 asm("addi", first, first, 4 * (ROWS - self.rows))
             asm("addi", count, "zero", self.rows)
@@ -351,61 +347,3 @@ class Lines:
         asm("fmadd.s", one, d[0], self.four, one)
         asm("fmadd.s", other, d[1], self.four, other)
         put(0, 5)
-
-
-Matrix = tuple[tuple[float, ...], ...]
-TRANSFORMS: dict[int, tuple[Matrix, Matrix, Matrix]] = {
-    2: (
-        ((1, 1, 1, 0), (0, 1, -1, 1)),
-        ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, -1, 0, 1)),
-    ),
-    4: (
-        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-        (
-            *((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6)),
-            *((1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1)),
-        ),
-        (
-            *((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0)),
-            *((0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1)),
-        ),
-    ),
-}
-"""By the number of outputs: of the sums of phases to results, of weights and map to phases."""
-
-
-def growth(mode: str, params: Mapping[str, Any]) -> tuple[float, int]:
-    """Errors over those of plain sums: as the products of a phase are as large as its transforms
-    make them, and errors add up as squares do, the norms of the rows tell; of the worst result."""
-    results, weights, values = TRANSFORMS[params["outputs"]]
-    if mode == "weight_grad":  # the weights and the results change places
-        results, weights = tuple(zip(*weights, strict=True)), tuple(zip(*results, strict=True))
-    sizes = [_square(w) * _square(v) for w, v in zip(weights, values, strict=True)]
-    sums = [sum(a * a * size for a, size in zip(row, sizes, strict=True)) for row in results]
-    return math.sqrt(max(sums) / len(weights[0])), params["outputs"] + TAPS - 2
-
-
-def _square(row: Sequence[float]) -> float:
-    return sum(number * number for number in row)
-
-
-def cost(
-    mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any], constants: Cost
-) -> float:
-    """Cycles of the busiest core."""
-    sides = ("in", "out") if mode != "input_grad" else ("out", "in")
-    given, made = (sizes[f"{side}_channels"] for side in sides)
-    height, width = (sizes[f"{sides[1]}_{name}"] for name in "hw")
-    outputs, batch = params["outputs"], sizes["batch"]
-    phases, tiles = outputs + TAPS - 1, -(-width // outputs)
-    weights = -(-(-(-made // 2) * given) // cores) * (20 + CHANNELS * TAPS * 3 * phases)
-    lines = -(-(batch * given * (height + 2)) // cores) * (LINE + tiles * 4 * phases)
-    blocks = -(-height // ROWS)
-    rows = -(-height // blocks)
-    units = batch * -(-made // CHANNELS) * tiles
-    each = phases * (given * (7 * rows + 8) + 5 * rows) + 44 * rows + 50
-    out = PART * (units if made == 1 else bool(width % outputs) * units // tiles)
-    products = -(-units * blocks // cores) * each + out * blocks / cores
-    instructions = weights + lines + products
-    return float(constants.winograd_start + constants.winograd_instruction * instructions)

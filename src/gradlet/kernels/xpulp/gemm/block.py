@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gradlet.kernels.xpulp.gemm.product import Product, at
 from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, Registers
+from gradlet.kernels.xpulp.isa.narrow_store import store_pairs
 from gradlet.kernels.xpulp.isa.store import store_block, store_momentum
 
 POINTER = "a0"
@@ -12,126 +12,6 @@ POINTER = "a0"
 COUNT = "s8"
 """Blocks to come: still needed when the first one is entered."""
 POOL = (*ARGUMENTS, *SCRATCH, *IDLE, *SAVED, "ra", "sp")
-WORK = (
-    *("s", "h", "c", "bias", "more", "rest", "k4", "m4", "n4"),
-    *("moment", "rate", "decay", "momentum", "nesterov"),
-    *("s_first", "height", "h_next", "c_next", "bias_next", "columns", "apart"),
-    *(f"init{i}" for i in range(5)),
-)
-"""The words at the stack pointer: of the block, the update, the panel; what the sums begin with."""
-CUT = {"row": "init0", "rows": "init1", "column": "init2", "width": "init3", "distance": "init4"}
-"""What the C function finds out, in words that are free until then."""
-SPILL = 4 * len(WORK)
-MOST_SUMS = 20
-K_INSIDE = {"a": ("nn", "nt"), "b": ("nt",)}
-"""In which modes the values of one line lie side by side."""
-
-
-SIZES = ("batch", "m", "n", "k")
-ON_STACK = "t6"
-"""The seventh argument, fetched."""
-SETTINGS = {"sgd": ("rate", "decay"), "momentum": ("rate", "decay", "momentum", "nesterov")}
-
-
-def signature(epilogue: str) -> dict[str, str]:
-    """The arguments of a product and their registers; id and number of cores are in a0 and a1."""
-    names = ["c", *(["moment"] if epilogue == "momentum" else []), "a", "b", "bias"]
-    names += [*(["hyper"] if epilogue in SETTINGS else []), "sizes"]
-    return dict(zip(names, [*(f"a{i}" for i in range(2, 8)), ON_STACK], strict=False))
-
-
-def save_settings(asm: Asm, epilogue: str, argument: dict[str, str]) -> None:
-    """What the update needs, from its settings to the words at sp. Takes s0 to s3."""
-    words = SETTINGS.get(epilogue, ())
-    for i in range(len(words)):
-        asm.lw(f"s{i}", argument["hyper"], 4 * i)
-    for i, name in enumerate(words):
-        if name == "rate":
-            asm("fsgnjn.s", f"s{i}", f"s{i}", f"s{i}")
-        asm.sw(f"s{i}", "sp", at(name))
-    if epilogue == "momentum":
-        asm("sub", "s0", argument["moment"], argument["c"])
-        asm.sw("s0", "sp", at("moment"))
-
-
-def at(word: str) -> int:
-    return 4 * WORK.index(CUT.get(word, word))
-
-
-def frame(epilogue: str) -> int:
-    """Bytes for the words, and for the sums where the store wants them in memory."""
-    return SPILL + (4 * MOST_SUMS if epilogue == "momentum" else 0)
-
-
-@dataclass(frozen=True)
-class Product:
-    """What is generated: `hold` is the operand whose lines are held."""
-
-    mode: str
-    epilogue: str
-    hold: str
-    bias_of_rows: bool = False  # the bias has an element for each row of c, not for each column
-    biased: bool = True  # there may be a bias at all
-
-    @property
-    def by_columns(self) -> bool:
-        """Held are columns of c, so that those of a line lie side by side."""
-        return self.hold == "b"
-
-    @property
-    def bias_by_line(self) -> bool:
-        """Each streamed line has a bias of its own, not each held one."""
-        return self.by_columns == self.bias_of_rows
-
-    def operand(self, name: str, lines: int) -> Operand:
-        matrix = self.hold if name == "h" else ("a" if self.hold == "b" else "b")
-        inside = self.mode in K_INSIDE[matrix]
-        step = "k4" if inside else ("m4" if matrix == "a" else "n4")
-        return Operand(name, lines, inside, step)
-
-
-@dataclass(frozen=True)
-class Operand:
-    """How a block walks through one operand: `lines` values for each k."""
-
-    name: str  # s for streamed, h for held
-    lines: int
-    inside: bool  # a line's values lie side by side, else those of one k
-    step: str  # the work word with the distance of lines, or of k
-
-    @property
-    def registers(self) -> tuple[str, ...]:
-        if not self.inside:
-            return (f"p_{self.name}", self.step)
-        return (f"p_{self.name}", *((self.step, f"back_{self.name}") if self.lines > 1 else ()))
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The last load of one k moves the pointer on, and must be at the pointer."""
-        return tuple(range(self.lines)) if self.inside else (*range(1, self.lines), 0)
-
-    def load(self, asm: Asm, regs: Registers, into: str, line: int) -> None:
-        pointer = regs[f"p_{self.name}"]
-        if self.inside:
-            last = line == self.lines - 1
-            on = (regs[f"back_{self.name}"] if self.lines > 1 else 4) if last else regs[self.step]
-            asm.lw_post(into, pointer, on)
-        elif line == 0:
-            asm.lw_post(into, pointer, regs[self.step])
-        else:
-            asm.lw(into, pointer, 4 * line)
-
-    def prepare(self, asm: Asm, regs: Registers) -> None:
-        """back: from the last line of one k to the first of the next."""
-        if self.inside and self.lines > 1:
-            back, step = regs[f"back_{self.name}"], regs[self.step]
-            if (self.lines - 1) & (self.lines - 2):
-                asm.li(back, 1 - self.lines)
-                asm("mul", back, back, step)
-            else:
-                asm("slli", back, step, (self.lines - 1).bit_length() - 1)
-                asm("sub", back, "zero", back)
-            asm("addi", back, back, 4)
 
 
 class Block:
@@ -181,10 +61,12 @@ class Block:
         self.asm(op, register, f"{at(name)}(sp)")
 
     def write(self) -> None:
+        self.write_from("")
+
+    def write_from(self, go: str) -> None:
+        """go: the place where the first of an odd number of k comes in."""
         asm, pointer = self.asm, self.regs["p_h"]
-        more = self.kept[1] if self.kept else pointer
-        if self.product.epilogue == "momentum":  # its store has used the loop
-            asm.bounds(0, self.start, self.end)
+        more = self._more
         if not self.stream.inside:
             self.word("lw", self.regs["p_s"], "s")
             if not self.kept:
@@ -193,17 +75,66 @@ class Block:
             self.word("sw", self.values[0], "s")
         elif not self.kept:
             self.word("lw", more, "more")
-        self._begin_sums()
-        asm.iterations(0, more)
-        self.word("lw", pointer, "h")
-        self._one_k(first=True)
+        if self.product.narrow:
+            self.word("lw", pointer, "h")
+            self._begin_pairs()
+            if go:
+                asm.label(go)
+            self._bounds_again()
+            asm.iterations(0, more)
+        else:
+            self._bounds_again()
+            self._begin_sums()
+            asm.iterations(0, more)
+            self.word("lw", pointer, "h")
+            self._one_k(first=True)
         asm.label(self.start)
         start = asm.count
         self._one_k(first=False)
         asm.close(self.end, start)
-        if not self.keeps_stack:
-            asm("csrr", "sp", "mepc")
+        self._stack_again()
         self._store()
+
+    def _bounds_again(self) -> None:
+        if self.product.epilogue == "momentum":  # its store has used the loop
+            self.asm.bounds(0, self.start, self.end)
+
+    def _stack_again(self) -> None:
+        if not self.keeps_stack:
+            self.asm("csrr", "sp", "mepc")
+
+    def _begin_pairs(self) -> None:
+        """The product of two pairs is always added to something."""
+        for (line, i), total in self.sums.items():
+            if not self.biased:
+                self.asm.mv(total, "zero")
+            elif line == 0:
+                self.word("lw", total, f"init{i}")
+            else:
+                self.asm.mv(total, self.sums[0, i])
+
+    @property
+    def _more(self) -> str:
+        """The register of the steps of the loop."""
+        if self.kept:
+            return self.kept[1]
+        return self.flow[0] if self.product.narrow else self.regs["p_h"]
+
+    def write_single(self, odd: str, go: str) -> None:
+        """The first of an odd number of k, alone; pointers move on by a pair there."""
+        asm = self.asm
+        asm.label(odd)
+        self.word("lw", self.regs["p_h"], "h")
+        self._begin_pairs()
+        self._one_k(first=False, single=True)
+        self._stack_again()
+        for operand in (self.stream, self.fixed):
+            if operand.inside:
+                pointer = self.regs[f"p_{operand.name}"]
+                asm("addi", pointer, pointer, -2)
+        if not self.kept:
+            self.word("lw", self._more, "more")
+        asm.branch("j", to=go)
 
     def _begin_sums(self) -> None:
         """What the sums begin with goes where the last one of each kind will be."""
@@ -228,21 +159,27 @@ class Block:
             asm.mv(register, "zero")
         asm.label(go)
 
-    def _one_k(self, *, first: bool) -> None:
+    def _one_k(self, *, first: bool, single: bool = False) -> None:
         asm, order, held = self.asm, self.stream.order, self.fixed.order
+        narrow = self.product.narrow
         mixed = not first and self.stream.inside != self.fixed.inside
         streams, holds = iter(range(self.lines)), iter(held)
         pairs = ((turn, i) for turn in range(self.lines) for i in held)
         for step in pattern(self.lines, self.held, mixed):
             if step == "s":
                 turn = next(streams)
-                self.stream.load(asm, self.regs, self.flow[turn % 2], order[turn])
+                load = self.stream.load_single if single else self.stream.load
+                load(asm, self.regs, self.flow[turn % 2], order[turn])
             elif step == "h":
                 i = next(holds)
-                self.fixed.load(asm, self.regs, self.values[i], i)
+                load = self.fixed.load_single if single else self.fixed.load
+                load(asm, self.regs, self.values[i], i)
             else:
                 turn, i = next(pairs)
                 total = self.sums[order[turn], i]
+                if narrow:
+                    narrow.dot(asm, total, self.flow[turn % 2], self.values[i])
+                    continue
                 old = self._begun(order[turn], i) if first else total
                 asm("fmadd.s", total, self.flow[turn % 2], self.values[i], old)
 
@@ -263,12 +200,32 @@ class Block:
         if self.product.epilogue == "momentum":
             self._next_line()
             registers = [r for r in POOL if r not in (POINTER, "sp") and r not in self._lasting]
-            store_momentum(self.asm, groups, registers, self.word, SPILL, across)
+            store_momentum(
+                self.asm,
+                groups,
+                registers,
+                self.word,
+                self.product.spill,
+                across,
+                self.product.narrow,
+            )
             return
         free = [*self.values, *self.flow, self.regs["p_h"], *self.regs.rest]
         if not self.stream.inside:
             free.append(self.regs["p_s"])
         free = [register for register in free if register != "sp"]
+        if self.product.narrow:
+            store_pairs(
+                self.asm,
+                self.product.narrow,
+                self.product.epilogue,
+                groups,
+                free,
+                self.word,
+                self._next_line,
+                self.kept[0] if self.kept else "",
+            )
+            return
         store_block(
             self.asm,
             self.product.epilogue,

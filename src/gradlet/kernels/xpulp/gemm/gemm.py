@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradlet.kernels.xpulp.gemm.block import (
+from gradlet.kernels.xpulp.gemm.block import POINTER
+from gradlet.kernels.xpulp.gemm.panel import BIAS, COLUMNS, DISTANCE, HEIGHT, Panel
+from gradlet.kernels.xpulp.gemm.product import (
     ON_STACK,
-    POINTER,
     SIZES,
     Product,
     at,
@@ -20,8 +21,8 @@ from gradlet.kernels.xpulp.gemm.block import (
     save_settings,
     signature,
 )
-from gradlet.kernels.xpulp.gemm.panel import BIAS, COLUMNS, DISTANCE, HEIGHT, Panel
-from gradlet.kernels.xpulp.isa.asm import SAVED, Asm
+from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, SAVED, Asm
+from gradlet.kernels.xpulp.isa.narrow import HIGH_HALVES, zip_halves
 from gradlet.targets.cost import Cost
 
 KEPT = (*SAVED, "ra")
@@ -37,9 +38,10 @@ FEW = 12
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
     blocks = {int(held): tuple(lines) for held, lines in params["blocks"].items()}
     kinds = params.get("bias_of_rows", False), params.get("biased", True)
-    product = Product(mode, epilogue, params["hold"], *kinds)
+    product = Product(mode, epilogue, params["hold"], *kinds, params["element"])
     kernel = _Kernel(product, blocks)
-    return {"body": kernel.text()}
+    made = {"body": kernel.text()}
+    return {**made, "interleave": interleave()} if product.laid_out else made
 
 
 def cost(
@@ -54,7 +56,8 @@ def cost(
         own, wide = -(-lines // parts), -(-held * parts // cores)
         panels, blocks = max(1, -(-(wide - 1) // width)), -(-own // full)
         loads = own * panels + wide * blocks
-        instructions = constants.gemm_instruction * sizes["k"] * (own * wide + loads)
+        steps = -(-sizes["k"] // params.get("lanes", 1))
+        instructions = constants.gemm_instruction * steps * (own * wide + loads)
         busiest.append(instructions + constants.gemm_block * panels * blocks)
         parts *= 2
     quick = cores == 8 and (lines < LONG or held < 2 * width or held % (8 * width) == 0)
@@ -67,6 +70,7 @@ class _Kernel:
         self.asm, self.product, self.blocks = Asm("gemm"), product, blocks
         self.width = next(iter(blocks))
         self.argument = signature(product.epilogue)
+        self.frame = frame(product.epilogue, product.spill)
         self.lines, self.held = (M, N) if product.by_columns else (N, M)
 
     def text(self) -> str:
@@ -96,12 +100,22 @@ class _Kernel:
         for register, name in ((BATCH, "batch"), (M, "m"), (N, "n")):
             asm.lw(register, sizes, 4 * SIZES.index(name))
         asm("addi", MORE, K, -1)
-        asm.branch("beqz", MORE, to=self.plain)
+        if not self.product.laid_out:
+            asm.branch("beqz", MORE, to=self.plain)
+        self._pairs()
         asm.bne_imm(BATCH, 1, to=self.batches)
         asm.label(self.single)
-        asm.push(KEPT, frame(self.product.epilogue))
+        asm.push(KEPT, self.frame)
         asm("csrw", "mepc", "sp")
         save_settings(asm, self.product.epilogue, self.argument)
+
+    def _pairs(self) -> None:
+        """The steps of the loop are pairs of k, where these are narrow; of a single one as well, if
+        it was laid out with a partner."""
+        if self.product.narrow:
+            if not self.product.leftover:
+                self.asm("addi", MORE, K, 1)
+            self.asm("srli", MORE, MORE if not self.product.leftover else K, 1)
 
     def _first_instruction(self) -> None:
         sizes = self.argument["sizes"]
@@ -123,6 +137,7 @@ class _Kernel:
             if name != "k" or sizes == ON_STACK:
                 asm.lw(register, sizes, 4 * SIZES.index(name))
         asm("addi", MORE, K, -1)
+        self._pairs()
         asm.branch("j", to=self.single)  # it cannot come back to batches(): the stack has a bound
         asm.label(self.nothing)
         asm.branch("j", to=self.out)
@@ -136,7 +151,8 @@ class _Kernel:
         asm = self.asm
         asm.label(self.biased)
         if self.product.bias_of_rows:
-            asm("slli", "t0", ROW if self.product.by_columns else COLUMN, 2)
+            size = self.product.element.bytes.bit_length() - 1
+            asm("slli", "t0", ROW if self.product.by_columns else COLUMN, size)
         asm("add", BIAS, BIAS, "t0")
         asm.branch("j", to=self.placed)
 
@@ -216,9 +232,19 @@ class _Kernel:
         asm.min(COLUMNS, COLUMNS, WIDTH)
         asm.branch("blez", HEIGHT, to=self.nothing)
         asm.branch("blez", COLUMNS, to=self.nothing)
-        asm("slli", K, K, 2)
-        asm("slli", N, N, 2)
+        size = self.product.element.bytes.bit_length() - 1
+        if self.product.leftover:
+            asm("andi", "t0", K, 1)
+            self.word("sw", "t0", "odd")
+        if self.product.laid_out:
+            asm("ori", "t0", N, 1)
+            asm("slli", "t0", "t0", 2)
+            self.word("sw", "t0", "b4")
+        asm("slli", K, K, size)
+        asm("slli", N, N, size)
         if self.product.mode == "tn":
+            if self.product.laid_out:
+                asm("ori", M, M, 1)
             asm("slli", M, M, 2)
             self.word("sw", M, "m4")
         for name, register in (("more", MORE), ("k4", K), ("n4", N)):
@@ -233,7 +259,7 @@ class _Kernel:
                 asm("add", register, register, "t0")
         row, column = (ROW, COLUMN) if self.product.by_columns else (COLUMN, ROW)
         asm.mac(c, row, N)
-        asm("slli", "t0", column, 2)
+        asm("slli", "t0", column, size)
         asm("add", c, c, "t0")
         asm.mv(POINTER, self.argument[streamed])
         asm.mv(BIAS, bias)
@@ -286,7 +312,7 @@ class _Kernel:
         self.word("lw", COLUMNS, "columns")
         asm.branch("bnez", COLUMNS, to=self.again)
         asm.label(self.out)
-        asm.pop(KEPT, frame(self.product.epilogue))
+        asm.pop(KEPT, self.frame)
 
     def _again(self, one: str) -> None:
         asm = self.asm
@@ -315,6 +341,7 @@ class _Kernel:
         for register, name in ((K, "k"), (M, "m"), (N, "n")):
             asm.lw(register, "s5", 4 * SIZES.index(name))
         asm("addi", MORE, K, -1)
+        self._pairs()
         for safe, register in kept.items():
             asm.mv(register, safe)
         for register, name in (
@@ -326,3 +353,33 @@ class _Kernel:
         ):
             self.word("lw", register, name)
         asm.branch("j", to=self.joined)
+
+
+def interleave() -> str:
+    """The C function interleave(to, even, odd, words): the words of two lines become pairs of their
+    halves, two at a time."""
+    asm = Asm("interleave")
+    to, even, odd, words = ARGUMENTS[:4]
+    first, second, selector, twice = "t0", "t3", "t6", "a4"
+    asm.li(selector, HIGH_HALVES)
+    single, out = asm.fresh(), asm.fresh()
+    asm("srli", twice, words, 1)
+    asm("andi", words, words, 1)
+    asm.branch("beqz", twice, to=single)
+    with asm.loop(0, twice):
+        for register, line in ((first, even), ("t1", odd), (second, even), ("t4", odd)):
+            asm.lw_post(register, line, 4)
+        for low, high, joined in ((first, "t1", "t2"), (second, "t4", "t5")):
+            zip_halves(asm, low, high, joined, selector)
+        for register in ("t2", first, "t5", second):
+            asm.sw_post(register, to, 4)
+    asm.branch("beqz", words, to=out)
+    asm.label(single)
+    asm.lw(first, even)
+    asm.lw("t1", odd)
+    zip_halves(asm, first, "t1", "t2", selector)
+    asm.sw("t2", to)
+    asm.sw(first, to, 4)
+    asm.label(out)
+    asm("ret")
+    return asm.function("uint32_t *to, const void *even, const void *odd, int words")

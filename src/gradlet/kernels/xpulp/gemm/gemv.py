@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradlet.kernels.xpulp.gemm.block import (
+from gradlet.kernels.xpulp.gemm.product import (
     ON_STACK,
     SPILL,
     Operand,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gradlet.kernels.xpulp.gemm.block import COUNT, POINTER, Block, Product, at, signature
+from gradlet.kernels.xpulp.gemm.block import COUNT, POINTER, Block
+from gradlet.kernels.xpulp.gemm.product import Product, at, signature
 from gradlet.kernels.xpulp.isa.asm import Asm
+from gradlet.kernels.xpulp.isa.narrow import load_half
 
 BIAS, COLUMNS, HEIGHT, DISTANCE = "s5", "s6", "s7", "s4"
 """What a panel is given: its bias or 0, held ones still to come, lines, held ones to the next."""
@@ -118,7 +120,10 @@ class Panel:
             asm("sub", "t0", "t0", "t1")
             self.word("sw", "t0", "rest")
             block.enter()
-            block.write()
+            if self.product.leftover:
+                self._begun_by_one(block)
+            else:
+                block.write()
             block.leave()
             asm.label(other)
         self.word("lw", "t0", "rest")
@@ -128,19 +133,46 @@ class Panel:
     def _load_bias(self) -> None:
         if self.product.bias_by_line:
             return
+        size, narrow = self.product.element.bytes, self.product.narrow
         for i in range(self.held):
-            self.asm.lw("t0", BIAS, 4 * i)
+            if narrow:
+                load_half(self.asm, "t0", BIAS, size * i)
+                narrow.widen(self.asm, "t0", "t0")
+            else:
+                self.asm.lw("t0", BIAS, size * i)
             self.word("sw", "t0", f"init{i}")
-        self.asm("slli", "t0", DISTANCE, 2)
+        self.asm("slli", "t0", DISTANCE, size.bit_length() - 1)
         self.asm("add", "t0", "t0", BIAS)
         self.word("sw", "t0", "bias_next")
 
     def _blocks(self, lines: int, *, biased: bool = True) -> None:
         block = self.block(lines, biased=biased)
         block.enter()
-        with self.asm.loop(1, COUNT):
-            block.write()
+        if self.product.leftover:
+            self._begun_by_one(block, COUNT)
+        else:
+            with self.asm.loop(1, COUNT):
+                block.write()
         block.leave()
+
+    def _begun_by_one(self, block: Block, count: str = "") -> None:
+        """Blocks that begin with a single k, if there is an odd number of them: it comes first, and
+        a loop over the blocks begins there."""
+        asm = self.asm
+        odd, even, go, end = (asm.fresh() for _ in range(4))
+        if count:
+            asm.bounds(1, even, end)
+            asm.iterations(1, count)
+        self.word("lw", block.flow[0], "odd")
+        asm.branch("beqz", block.flow[0], to=even)
+        if count:
+            asm.bounds(1, odd, end)
+        block.write_single(odd, go)
+        asm.label(even)
+        start = asm.count
+        block.write_from(go)
+        if count:
+            asm.close(end, start)
 
     def _begin(self, *, more: bool) -> None:
         """What the panel begins with, and where the next one will."""
@@ -181,6 +213,8 @@ class Panel:
                 self.word("lw", "t2", step)
                 asm.mac(pointer, DISTANCE, "t2")
             else:
+                if pointer == self.c_at and self.product.narrow:
+                    asm("slli", "t1", DISTANCE, 1)
                 asm("add", pointer, pointer, "t1")
         for name, register in (
             ("columns", COLUMNS),

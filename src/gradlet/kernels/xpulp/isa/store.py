@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gradlet.kernels.xpulp.isa.asm import Asm, AssemblyError
+from gradlet.kernels.xpulp.isa.narrow import Narrow, load_half, store_half_post
 
 Word = Callable[[str, str, str], None]
 SETTINGS = {"": (), "sum": (), "relu": (), "sgd": ("rate", "decay")}
@@ -96,6 +97,7 @@ def store_momentum(
     word: Word,
     spill: int,
     across: int = 0,
+    narrow: Narrow | None = None,
 ) -> None:
     """The same as an update with momentum: more than the registers hold, so the sums go to memory
     first (to `spill` behind sp), and a loop over them needs little code. It takes loop 0, and all
@@ -123,10 +125,10 @@ def store_momentum(
     asm("addi", length, "zero", len(groups[0]))
     if across:
         asm("addi", work[4], c, across)
-    asm("addi", n4, n4, -4 * len(groups[0]))
+    asm("addi", n4, n4, -(2 if narrow else 4) * len(groups[0]))
     again = asm.label()
     with asm.loop(0, length):
-        _with_momentum(asm, c, moment, (rate, decay, mu, nesterov), source, work)
+        _with_momentum(asm, c, moment, (rate, decay, mu, nesterov), source, work, narrow)
     asm("add", c, c, n4)
     asm("add", moment, moment, n4)
     asm("addi", left, left, -1)
@@ -141,21 +143,37 @@ def _with_momentum(
     settings: tuple[str, str, str, str],
     source: str,
     work: Sequence[str],
+    narrow: Narrow | None,
 ) -> None:
     """One element, as gl_momentum_step() has it; both ways are computed and one is taken."""
     (rate, decay, mu, nesterov), (slope, old, kept, ahead, *_) = settings, work
-    asm.lw(old, c)
-    asm.lw_post(slope, source, 4)
-    asm.lw(kept, moment)
+    if narrow:
+        load_half(asm, old, c)
+        load_half(asm, kept, moment)
+        asm.lw_post(slope, source, 4)
+        narrow.widen(asm, old, old)
+        narrow.widen(asm, kept, kept)
+    else:
+        asm.lw(old, c)
+        asm.lw_post(slope, source, 4)
+        asm.lw(kept, moment)
     asm("fmadd.s", slope, decay, old, slope)
     asm("fmadd.s", kept, mu, kept, slope)
     asm("fmadd.s", ahead, mu, kept, slope)
-    asm.sw_post(kept, moment, 4)
+    if narrow:
+        narrow.join(asm, slope, kept, kept)
+        store_half_post(asm, slope, moment, 2)
+    else:
+        asm.sw_post(kept, moment, 4)
     asm("xor", ahead, ahead, kept)
     asm("and", ahead, ahead, nesterov)
     asm("xor", kept, kept, ahead)
     asm("fmadd.s", old, rate, kept, old)
-    asm.sw_post(old, c, 4)
+    if narrow:
+        narrow.join(asm, old, old, old)
+        store_half_post(asm, old, c, 2)
+    else:
+        asm.sw_post(old, c, 4)
 
 
 def store_one(

@@ -12,7 +12,7 @@ from typing import Any
 from gradlet.kernels.xpulp.elementwise.elementwise import MAPS as PLAIN
 from gradlet.kernels.xpulp.elementwise.elementwise import Map, stretch
 from gradlet.kernels.xpulp.elementwise.sigmoids import KNOWN, TANH, TEXTS
-from gradlet.kernels.xpulp.gemm.block import Operand
+from gradlet.kernels.xpulp.gemm.product import Operand
 from gradlet.kernels.xpulp.isa.arithmetic import SEED, Line
 from gradlet.kernels.xpulp.isa.asm import IDLE, SAVED, SCRATCH, Asm, Registers
 from gradlet.kernels.xpulp.recurrent.gates import PROGRAMS, gates

@@ -4,16 +4,16 @@
 
 #include <stdint.h>
 
-#define GL_DMA_IN 1u  /* far memory to near */
-#define GL_DMA_OUT 0u /* near memory to far */
+#define GL_DMA_IN 1u  /* backing memory to L1 */
+#define GL_DMA_OUT 0u /* L1 to backing memory */
 
-/* Copies lines that lie one behind the other in near memory and `far_pitch` bytes from start to
- * start in far memory: at once, so that there is nothing to wait for. */
+/* Copies lines that lie one behind the other in L1 and `pitch` bytes from start to
+ * start in backing memory: at once, so that there is nothing to wait for. */
 static inline void gl_dma_copy(
-    void *near, const void *far, uint32_t line_bytes, uint32_t lines, uint32_t far_pitch, uint32_t direction)
+    void *l1, const void *backing, uint32_t line_bytes, uint32_t lines, uint32_t pitch, uint32_t direction)
 {
-    char *close = near, *distant = (char *)(uintptr_t)far;
-    for (; lines > 0; --lines, close += line_bytes, distant += far_pitch)
+    char *close = l1, *distant = (char *)(uintptr_t)backing;
+    for (; lines > 0; --lines, close += line_bytes, distant += pitch)
         for (uint32_t i = 0; i < line_bytes; ++i) {
             if (direction == GL_DMA_IN)
                 close[i] = distant[i];

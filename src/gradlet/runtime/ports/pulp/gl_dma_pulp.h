@@ -1,4 +1,4 @@
-/* The DMA of a PULP cluster: copies between L1 and a far memory, which a core starts and waits for. */
+/* The DMA of a PULP cluster: copies between L1 and backing memory, which a core starts and waits for. */
 #ifndef GL_DMA_H
 #define GL_DMA_H
 
@@ -9,12 +9,12 @@
 static inline volatile uint32_t *gl_register(uint32_t address) { return (volatile uint32_t *)(uintptr_t)address; }
 
 /* Whether it lies in L1. */
-static inline int gl_is_near(const void *place) { return (uintptr_t)place >> 24 == 0x10; }
+static inline int gl_is_in_l1(const void *place) { return (uintptr_t)place >> 24 == 0x10; }
 
-#define GL_DMA_IN (1u << 17)     /* far memory to L1 */
-#define GL_DMA_OUT 0u            /* L1 to far memory */
+#define GL_DMA_IN (1u << 17)     /* backing memory to L1 */
+#define GL_DMA_OUT 0u            /* L1 to backing memory */
 #define GL_DMA_LINEAR (1u << 18) /* addresses count up */
-#define GL_DMA_2D (1u << 19)     /* of the far side */
+#define GL_DMA_2D (1u << 19)     /* of the side of backing memory */
 #define GL_DMA_MOST 0x1fffcu     /* bytes of one command, a multiple of a word */
 #define GL_DMA_PITCH 0xffffu     /* of the lines of one command, at most */
 
@@ -27,63 +27,63 @@ static inline void gl_dma_open(void)
     __asm__ volatile("csrw mscratch, %0" ::"r"(1u << counter));
 }
 
-static inline void gl_dma_1d(void *near, const void *far, uint32_t bytes, uint32_t direction)
+static inline void gl_dma_1d(void *l1, const void *backing, uint32_t bytes, uint32_t direction)
 {
     volatile uint32_t *queue = gl_register(GL_DMA);
     *queue = bytes | direction | GL_DMA_LINEAR;
-    *queue = (uint32_t)(uintptr_t)near;
-    *queue = (uint32_t)(uintptr_t)far;
+    *queue = (uint32_t)(uintptr_t)l1;
+    *queue = (uint32_t)(uintptr_t)backing;
 }
 
 static inline void gl_dma_2d(
-    void *near, const void *far, uint32_t line_bytes, uint32_t lines, uint32_t far_pitch, uint32_t direction)
+    void *l1, const void *backing, uint32_t line_bytes, uint32_t lines, uint32_t pitch, uint32_t direction)
 {
     volatile uint32_t *queue = gl_register(GL_DMA);
-    gl_dma_1d(near, far, line_bytes * lines, direction | GL_DMA_2D);
+    gl_dma_1d(l1, backing, line_bytes * lines, direction | GL_DMA_2D);
     *queue = line_bytes;
-    *queue = far_pitch;
+    *queue = pitch;
 }
 
 /* What one command cannot do: as many lines as it takes, or parts of a line. */
 static inline __attribute__((noinline)) void gl_dma_commands(
-    char *near, const char *far, uint32_t line_bytes, uint32_t lines, uint32_t far_pitch, uint32_t direction)
+    char *l1, const char *backing, uint32_t line_bytes, uint32_t lines, uint32_t pitch, uint32_t direction)
 {
-    if (far_pitch == line_bytes) {
+    if (pitch == line_bytes) {
         line_bytes *= lines;
         lines = 1;
     }
-    if (lines > 1 && far_pitch <= GL_DMA_PITCH) {
+    if (lines > 1 && pitch <= GL_DMA_PITCH) {
         const uint32_t most = GL_DMA_MOST / line_bytes;
-        for (; lines > most; lines -= most, near += most * line_bytes, far += most * far_pitch)
-            gl_dma_2d(near, far, line_bytes, most, far_pitch, direction);
-        gl_dma_2d(near, far, line_bytes, lines, far_pitch, direction);
+        for (; lines > most; lines -= most, l1 += most * line_bytes, backing += most * pitch)
+            gl_dma_2d(l1, backing, line_bytes, most, pitch, direction);
+        gl_dma_2d(l1, backing, line_bytes, lines, pitch, direction);
         return;
     }
-    for (; lines > 0; --lines, near += line_bytes, far += far_pitch)
+    for (; lines > 0; --lines, l1 += line_bytes, backing += pitch)
         for (uint32_t done = 0; done < line_bytes; done += GL_DMA_MOST) {
             const uint32_t left = line_bytes - done;
-            gl_dma_1d(near + done, far + done, left < GL_DMA_MOST ? left : GL_DMA_MOST, direction);
+            gl_dma_1d(l1 + done, backing + done, left < GL_DMA_MOST ? left : GL_DMA_MOST, direction);
         }
 }
 
-/* Starts a copy of `lines` lines, which lie one behind the other in L1 and `far_pitch` bytes from
- * start to start in the far memory; direction is GL_DMA_IN or GL_DMA_OUT. Copies that are under way
+/* Starts a copy of `lines` lines, which lie one behind the other in L1 and `pitch` bytes from
+ * start to start in backing memory; direction is GL_DMA_IN or GL_DMA_OUT. Copies that are under way
  * have no order among each other. A core whose queue is full waits until there is room. */
 static inline void gl_dma_copy(
-    void *near, const void *far, uint32_t line_bytes, uint32_t lines, uint32_t far_pitch, uint32_t direction)
+    void *l1, const void *backing, uint32_t line_bytes, uint32_t lines, uint32_t pitch, uint32_t direction)
 {
     const uint32_t bytes = line_bytes * lines;
     __asm__ volatile("" ::: "memory"); /* what was stored so far is to be copied */
-    if (bytes - 1 >= GL_DMA_MOST || far_pitch > GL_DMA_PITCH) {
-        if (bytes > 0) gl_dma_commands(near, far, line_bytes, lines, far_pitch, direction);
+    if (bytes - 1 >= GL_DMA_MOST || pitch > GL_DMA_PITCH) {
+        if (bytes > 0) gl_dma_commands(l1, backing, line_bytes, lines, pitch, direction);
         return;
     }
     const uint32_t single = lines == 1;
-    gl_dma_1d(near, far, bytes, single ? direction : direction | GL_DMA_2D);
+    gl_dma_1d(l1, backing, bytes, single ? direction : direction | GL_DMA_2D);
     if (single) return;
     volatile uint32_t *queue = gl_register(GL_DMA);
     *queue = line_bytes;
-    *queue = far_pitch;
+    *queue = pitch;
 }
 
 /* Returns when no copy of this core is under way any more. Polling disturbs nobody, as no memory

@@ -4,7 +4,7 @@
 
 typedef struct {
     const gl_tiling *table;
-    void *near; /* where its copy goes */
+    void *l1; /* where its copy goes */
     uint32_t bytes;
     int32_t count;
 } runner;
@@ -27,7 +27,7 @@ int main(void)
         gl_runner_wait();
         GL_BARRIER();
         gl_runner_go();
-        gl_tiles_run(&tiles, gl_runner.near, gl_runner.table, gl_runner.bytes, gl_runner.count, 0, 0, 0);
+        gl_tiles_run(&tiles, gl_runner.l1, gl_runner.table, gl_runner.bytes, gl_runner.count, 0, 0, 0);
         gl_runner_end();
     }
 }
