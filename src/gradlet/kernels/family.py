@@ -86,7 +86,11 @@ class Variant:
     `must` not lie in L1, and those that `may` lie anywhere; weights that it updates it copies back
     as well. epilogues: the only ones that it has, if not all of its mode. rank: of several that
     fit, the highest is taken; portable C stands below what is written for an instruction set.
-    elements: those that it is rendered for."""
+    elements: those that it is rendered for. steps: it is called so often, with the number of the
+    step, and a barrier between. released: inputs that only step 0 reads. keeps: those of them whose
+    part of the scratch stays as long as they are the same: of the first of these step 2 takes the
+    place of step 0 then, of the second step 3. exact: its errors are those of plain sums; else its
+    generator says how large they are."""
 
     name: str
     template: str
@@ -101,6 +105,10 @@ class Variant:
     streams: tuple[tuple[str, str], ...] = ()
     elements: tuple[str, ...] = (F32.name,)
     epilogues: tuple[str, ...] | None = None
+    steps: int = 1
+    released: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+    exact: bool = True
 
     def takes(self, element: Element) -> bool:
         kinds = {element.name}
@@ -184,6 +192,10 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     tuple(item.get("streams", {}).items()),
                     tuple(item.get("elements", (F32.name,))),
                     tuple(item["epilogues"]) if "epilogues" in item else None,
+                    item.get("steps", 1),
+                    tuple(item.get("released", ())),
+                    tuple(item.get("keeps", ())),
+                    item.get("exact", True),
                 )
 
 

@@ -270,6 +270,8 @@ def _whole(call: Call, schedule: Schedule) -> Schedule:
         return schedule
     if len(tiling.views) > len(call.operands):  # a partial sum has a view of its own
         return schedule
+    if schedule.kernel.variant != call.kernel.variant:
+        return schedule
     return Schedule(call.kernel, None, 0)
 
 

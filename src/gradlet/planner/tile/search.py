@@ -43,6 +43,7 @@ class Operand:
     fetched: bool = False  # by the kernel itself, from where it lies
     anywhere: bool = False  # and that from regions of any form: it knows the extents of the whole
     beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
+    released: bool = False  # only the first step of a kernel reads it
 
     def extents(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
@@ -276,7 +277,7 @@ def cost_model(problem: Problem, tile: tuple[int, ...], constants: Cost | None =
 
 def stages(operand: Operand, moves: bool, double_buffered: bool) -> int:
     """Copies of a region that are in use at a time: fetched, computed with, written back."""
-    if not moves or not double_buffered:
+    if not moves or not double_buffered or operand.released:
         return 1
     return 3 if operand.load and operand.store else 2
 

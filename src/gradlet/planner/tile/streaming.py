@@ -8,6 +8,7 @@ from dataclasses import replace
 from gradlet.ir.graph import Site
 from gradlet.kernels.catalogue import Kernel, candidates, fetched, streamed, variant_of
 from gradlet.kernels.catalogue import operands as formal
+from gradlet.kernels.traits import released
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.model import Call
@@ -52,6 +53,16 @@ def quicker(call: Call, than: Call) -> bool:
     """Whether a call with a kernel that fetches operands itself is to be preferred to copies of
     whole regions."""
     return variant_of(call.kernel).rank > variant_of(than.kernel).rank
+
+
+def releasing(call: Call, operands: Sequence[Operand | None]) -> list[Operand | None]:
+    """The operands as the kernel of the call sees them that reads some in its first step alone."""
+    first = len(call.outputs)
+    own = {first + number for number in released(call.kernel)}
+    return [
+        replace(operand, released=n in own) if operand else None
+        for n, operand in enumerate(operands)
+    ]
 
 
 def backing_sizes(site: Site, kernel: Kernel) -> dict[str, Size]:
