@@ -75,7 +75,9 @@ class ModelOptions:
             help="auto, l1: all in L1, double: next tile fetched during this one, single, none."
         ),
     ] = "auto"
-    layout: Annotated[str, typer.Option(help="Of feature maps: chw, hwc or chw2 (pairs of channels).")] = "chw"
+    layout: Annotated[
+        str, typer.Option(help="Of feature maps: chw, hwc or chw2 (pairs of channels).")
+    ] = "chw"
     update: Annotated[
         str | None,
         typer.Option(
