@@ -25,6 +25,7 @@ from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, fam
 from gradlet.ops.base import Size
 from gradlet.support.templates import environment
 from gradlet.targets.cost import Cost
+from gradlet.targets.target import INEXACT as INEXACT
 
 FAMILIES = Path(__file__).parent / "families"
 
@@ -121,6 +122,7 @@ def candidates(
         Kernel(family, mode, epilogue, variant.name, dtype)
         for variant in entry.variants
         if variant.isa in isa
+        and (variant.exact or INEXACT in isa)
         and variant.takes(ELEMENTS[dtype])
         and (not variant.modes or mode in variant.modes)
         and variant.stores(epilogue)
@@ -195,17 +197,17 @@ def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int, constan
     if variant.cost:
         named = {**vars(constants), **sizes, **dict(variant.params), "cores": cores}
         return float(evaluate(variant.cost, named))
-    known = getattr(_generator(variant), "cost", None) if variant.generator else None
+    known = getattr(generator_of(variant), "cost", None) if variant.generator else None
     return known(kernel.mode, sizes, cores, dict(variant.params), constants) if known else 0.0
 
 
 def cost_matters(kernel: Kernel) -> bool:
     """Whether it depends on the sizes of a tile how good a kernel is."""
     variant = variant_of(kernel)
-    return bool(variant.cost) or hasattr(_generator(variant), "cost")
+    return bool(variant.cost) or hasattr(generator_of(variant), "cost")
 
 
-def _generator(variant: Variant) -> Any:
+def generator_of(variant: Variant) -> Any:
     return (
         import_module(f"gradlet.kernels.xpulp.{variant.generator}") if variant.generator else None
     )
@@ -225,6 +227,11 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
         return mode.outputs, mode.inputs
     extra = epilogues()[kernel.epilogue]
     return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+
+
+def stepped(kernel: Kernel) -> bool:
+    """Whether it is called once per step, with the number of the step."""
+    return families()[kernel.family].stepped or variant_of(kernel).steps > 1
 
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
@@ -334,7 +341,7 @@ def _parameters(kernel: Kernel, prefix: str) -> list[str]:
     params += [f"const {c_type(i)} *{i.name}" for i in inputs]
     if variant_of(kernel).scratch:
         params.append(f"{kernel.element.sums.c} *scratch")
-    if families()[kernel.family].stepped:
+    if stepped(kernel):
         params.append("int32_t step")
     params.append(f"const {sizes_type(kernel.family, prefix)} *s")
     return params
@@ -349,7 +356,7 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
     known = {**dict(variant.params), "element": kernel.element}
-    made: dict[str, str] = _generator(variant).generate(kernel.mode, kernel.epilogue, known)
+    made: dict[str, str] = generator_of(variant).generate(kernel.mode, kernel.epilogue, known)
     parameters = _parameters(kernel, prefix)
     names = [text.split()[-1].lstrip("*") for text in parameters]
     return {
