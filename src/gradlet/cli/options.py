@@ -78,7 +78,7 @@ class ModelOptions:
     exact: Annotated[
         bool, typer.Option("--exact", help="Only kernels that round as plain sums do.")
     ] = False
-    layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw"
+    layout: Annotated[str, typer.Option(help="Of feature maps: chw, hwc or chw2.")] = "chw"
     update: Annotated[
         str | None,
         typer.Option(
