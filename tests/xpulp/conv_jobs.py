@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gradlet.ir.graph import Array, Attrs
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, traits
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.family import Variant
 from gradlet.kernels.lab.runner import KernelRunner
@@ -18,6 +18,7 @@ from gradlet.ops import OPS
 from gradlet.ops.conv import MAP, conv_sizes
 from gradlet.ops.learning.optimizer import update_op
 from gradlet.ops.lib.channels import PAIRED, paired
+from gradlet.oracle.growth import grown
 from gradlet.oracle.scatter import MARGIN
 from tests.xpulp.support import NativeReference, cluster, same_bits
 
@@ -186,7 +187,8 @@ def job(kernel: Kernel, layer: Layer, generator: np.random.Generator) -> Job:
         inputs = (*inputs, *([HYPER[kernel.epilogue]] if kernel.epilogue in HYPER else []))
         reach = reach + sum(np.abs(v) for v in outputs)
         value = _updated(kernel.epilogue, outputs, value)
-    tolerance = MARGIN * (terms[mode] + 5) * ROUNDOFF * reach
+    growth = traits.growth(kernel)
+    tolerance = grown(MARGIN * (terms[mode] + 5) * ROUNDOFF * reach, growth.factor, growth.reach)
     if element.accumulate:
         tolerance = tolerance + element.unit_roundoff * (np.abs(value) + tolerance)
         tolerance = tolerance + element.smallest

@@ -80,7 +80,10 @@ class ModelOptions:
             help="auto, l1: all in L1, double: next tile fetched during this one, single, none."
         ),
     ] = "auto"
-    layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw"
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Only kernels that round as plain sums do.")
+    ] = False
+    layout: Annotated[str, typer.Option(help="Of feature maps: chw, hwc or chw2.")] = "chw"
     update: Annotated[
         str | None,
         typer.Option(
