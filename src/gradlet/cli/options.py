@@ -30,6 +30,7 @@ OF_RECIPE = (
     "accumulate",
     "update",
     "dtype",
+    "loss_scale",
 )
 
 
@@ -68,6 +69,10 @@ class ModelOptions:
     dtype: Annotated[
         str | None,
         typer.Option(help="f32, f16, bf16 or mixed; by layers 'conv1*=f32,*=f16'.  [default: f32]"),
+    ] = None
+    loss_scale: Annotated[
+        str | None,
+        typer.Option(help="dynamic, off, or a number.  [default: dynamic for mixed, else off]"),
     ] = None
     buffers: Annotated[
         str,
