@@ -95,7 +95,9 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
     params = dict(variant.params)
     kernel, stride = params.get("kernel", 0), params.get("stride", 1)
     edge, dilation = params.get("edge", 0), params.get("dilation", 1)
+    windows = (1, 2, 3, 5) if variant.generator == "conv.weight_pair" else (kernel,)
     while True:
+        kernel = pick(*windows)
         groups = pick(1, 1, 1, 2, 3)
         of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4)
         size = (
@@ -115,7 +117,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             if variant.name == "rolling_s2":
                 step = (2, 2)
             sides = tuple(pick(1, 1, 2 if mode.startswith("input_grad") else 0) for _ in range(4))
-        elif variant.generator == "conv.pointwise":
+        elif variant.generator.startswith("conv.pointwise"):
             groups, window, step, spread, sides = 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)
         elif variant.generator == "conv.strided":
             groups, of_group, made = 1, pick(*range(1, 10)), pick(*range(1, 10))
@@ -127,7 +129,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             groups, of_group, made = pick(1, 3, 8, 11, 16), 1, 1
             window, step = (pick(1, 2, 3, 5), pick(1, 2, 3, 4)), (pick(1, 2, 3), pick(1, 2, 3))
             spread, sides = (pick(1, 2), pick(1, 2, 3)), tuple(pick(0, 1, 2) for _ in range(4))
-        elif mode == "weight_grad" and pick(0, 1, 1):
+        elif plain(mode) == "weight_grad" and kernel and pick(0, 1, 1):
             window = kernel, kernel
         if mode == "weight_grad" and kernel and pick(0, 0, 0, 1):  # many units for each core
             groups, of_group, made = 1, pick(9, 13), pick(8, 11, 14)
