@@ -14,7 +14,7 @@ import pytest
 
 from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, traits
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.oracle.scatter import MARGIN
@@ -121,6 +121,7 @@ def expected(job: Job) -> tuple[Array, Array]:
             size = size + np.abs(element.loaded(job.outputs[1]))
     bound = MARGIN * roundings * ROUNDOFF * size
     if element.accumulate:
+        bound = bound * traits.growth(job.kernel).factor
         bound = bound + element.unit_roundoff * (np.abs(value) + bound) + element.smallest
     return value, bound
 

@@ -89,7 +89,8 @@ class Variant:
     between. released: inputs that only step 0 reads. keeps: those of them whose part of the
     scratch stays as long as they are the same: of the first of these step 2 takes the place of step
     0 then, of the second step 3. exact: its errors are
-    those of plain sums; else its generator says how large they are."""
+    those of plain sums; else its generator says how large they are. sums: "chunked" where they are
+    narrow for a while, which is to be asked for. epilogues: its only ones, if they are few."""
 
     name: str
     template: str
@@ -107,6 +108,8 @@ class Variant:
     released: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     exact: bool = True
+    sums: str = F32.name
+    epilogues: tuple[str, ...] = ()
 
     def takes(self, element: Element) -> bool:
         kinds = {element.name}
@@ -115,6 +118,8 @@ class Variant:
         return bool(kinds & set(self.elements))
 
     def stores(self, epilogue: str) -> bool:
+        if self.epilogues:
+            return epilogue in self.epilogues
         return self.isa != "xpulp" or epilogue in ("", *IN_ASSEMBLER)
 
     def streamed(self, how: str = MUST) -> tuple[str, ...]:
@@ -190,7 +195,9 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     item.get("steps", 1),
                     tuple(item.get("released", ())),
                     tuple(item.get("keeps", ())),
-                    item.get("exact", True),
+                    item.get("exact", item.get("sums", F32.name) == F32.name),
+                    item.get("sums", F32.name),
+                    tuple(item.get("epilogues", ())),
                 )
 
 

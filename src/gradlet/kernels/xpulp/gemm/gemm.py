@@ -359,4 +359,3 @@ class _Kernel:
         ):
             self.word("lw", register, name)
         asm.branch("j", to=self.joined)
-
