@@ -12,11 +12,11 @@ from typing import Any
 from gradlet.ir.elements import Element
 from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, Registers
 from gradlet.kernels.xpulp.isa.narrow import (
+    FORMATS,
     LANES,
     Narrow,
     load_half,
     load_half_post,
-    narrow,
     store_half_post,
 )
 
@@ -48,19 +48,13 @@ def growth(mode: str, params: Mapping[str, Any]) -> tuple[float, int]:
     return element.unit_roundoff / element.sums.unit_roundoff, 0
 
 
-def _kind(element: Element) -> Narrow:
-    kind = narrow(element)
-    assert kind is not None
-    return kind
-
-
 class _Columns:
     """columns{width}(to, a, b, k, step, bias): products of a[k] and as many columns of b, whose
     rows are `step` bytes apart; numbers of the element, or floats where an epilogue takes them."""
 
     def __init__(self, element: Element, width: int, epilogue: str) -> None:
         self.asm, self.width = Asm(f"columns{width}"), width
-        self.element, self.narrow, self.floats = element, _kind(element), bool(epilogue)
+        self.element, self.narrow, self.floats = element, FORMATS[element.name], bool(epilogue)
         self.words = -(-width // LANES)
         self.result = f"{'float' if epilogue else element.c} *to"
 
@@ -163,11 +157,11 @@ class _Columns:
 def _update(element: Element, width: int) -> str:
     """update{width}(w, rows, columns, height, step, scale): w += rows times columns, which are
     multiplied by the scale and rounded once."""
-    asm, kind = Asm(f"update{width}"), _kind(element)
+    asm, kind = Asm(f"update{width}"), FORMATS[element.name]
     w, rows, columns, height, hop, scale = ARGUMENTS[:6]
     words, back = -(-width // LANES), "a6"
-    asm.push(SAVED[:8])
-    regs = Registers((*SCRATCH, *IDLE, *SAVED[:8], "a7"))
+    asm.push(SAVED[:4])
+    regs = Registers((*SCRATCH, *IDLE, *SAVED[:4], "a7"))
     held = regs.take(*(f"held{i}" for i in range(words)))
     flow = regs.take(*(f"flow{i}" for i in range(AT_ONCE)))
     factor = regs.one("factor")
@@ -186,7 +180,7 @@ def _update(element: Element, width: int) -> str:
             value = flow[word % AT_ONCE]
             kind.accumulate(asm, value, held[word], factor)
             store(asm, value, back, hop if word + 1 == words else 4)
-    asm.pop(SAVED[:8])
+    asm.pop(SAVED[:4])
     c = element.c
     return asm.function(
         f"{c} *w, const {c} *rows, const {c} *columns, int height, int step, float scale"
