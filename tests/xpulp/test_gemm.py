@@ -29,7 +29,7 @@ USED = [
     if kernel.family == "gemm" and catalogue.variant_of(kernel).isa == "xpulp"
 ]
 HYPER = {
-    "sgd": [np.array([0.5, 0.25], np.float32)],
+    "sgd": [np.array(pair, np.float32) for pair in ((0.5, 0.25), (0.5, 0.0), (1.5, 0.0))],
     "momentum": [
         np.array([0.5, 0.25, 0.75, nesterov], np.float32) for nesterov in (1.0, 0.0, -0.0)
     ],
