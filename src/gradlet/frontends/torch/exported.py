@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -17,6 +18,7 @@ from gradlet.frontends.torch.numbers import Number, noted, told
 from gradlet.frontends.torch.own_gradients import OwnGradients
 from gradlet.frontends.torch.untraceable import modules_may_fail, untraceable
 from gradlet.frontends.user_code import FOREIGN, described
+from gradlet.frontends.ways_out import OF_BOOLS
 from gradlet.support.extras import require_torch
 
 
@@ -28,7 +30,7 @@ def checked_examples(call: Calling, tensors: list[Any]) -> tuple[Any, ...]:
         if not value.dtype.is_floating_point and value.dtype not in kinds:
             raise GradletError(
                 f"example input '{name}' has dtype {value.dtype}; floats, or indices of type int64 "
-                f"or int32, are needed"
+                f"or int32, are needed" + (f": {OF_BOOLS}" if value.dtype == torch.bool else "")
             )
         if (value.ndim == 0 and name not in call.whole) or value.numel() == 0:
             shape = list(value.shape)
@@ -55,12 +57,24 @@ def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -
                 own.written_out(),
                 modules_may_fail(),
                 redirect_stderr(StringIO()),
+                _no_log(),
             ):
                 return torch.export.export(_telling(call.into(module), numbers), examples)
     except GradletError:
         raise
     except FOREIGN as error:
         raise untraceable(error, module, name) from None
+
+
+@contextmanager
+def _no_log() -> Iterator[None]:
+    """What the exporter writes into its log, past stderr as it is now, is in our message."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _experts_by_gathering(module: Any) -> None:

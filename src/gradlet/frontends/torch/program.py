@@ -341,8 +341,11 @@ class _TorchImporter(WideImporter):
                 f"beforehand and needs static shapes. Keep all elements, and make those 0 that do "
                 f"not count: torch.where(condition, x, 0), or x * mask"
             )
+            maker = node
+            while "getitem" in str(maker.target):  # the user wrote what has several results
+                maker = maker.args[0]
             missing = Missing()
-            missing.note(self.module, str(node.target), args, reason, self.code)
+            missing.note(self.module, str(maker.target), args, reason, self.code)
             missing.raise_if_any(self.builder.name)
 
     def _stand_in(self, value: Any) -> Any:
