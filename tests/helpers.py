@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from gradlet.ir.builder import GraphBuilder
-from gradlet.ir.elements import ELEMENTS
-from gradlet.ir.graph import Array, Graph, Shape, Site
+from gradlet.ir.elements import ELEMENTS, F32
+from gradlet.ir.graph import Array, Graph, Node, Shape, Site, Tensor
 from gradlet.ir.recipe import Recipe
+from gradlet.kernels.catalogue import families
 from gradlet.ops import OPS
 from gradlet.ops.base import Op, integer
 from gradlet.ops.learning.labels import LOSSES, WEIGHTED_BY
@@ -55,12 +56,15 @@ def op_graph(case: Case, seed: int = 0) -> Graph:
         role = "const" if value.dtype == np.int32 or index in case.frozen else "param"
         role = "state" if case.op == "dropout" and index == 1 else role
         dtype = "i32" if value.dtype == np.int32 else case.dtype
+        dtype = _own_types(case).get(index, dtype)
         names.append(builder.value(f"p{index}", value, role, dtype))
     outputs = builder.add_many(case.op, names, case.attrs)
     if OPS[case.op].stops:  # something has to learn
         numbers = outputs[0]
         if builder.tensors[numbers].dtype == "i32":
             numbers = builder.add("number", [numbers])
+        if builder.tensors[numbers].element.accumulate:
+            numbers = builder.add("to_f32", [numbers])
         beside = builder.value("beside", np.ones(builder.tensors[numbers].shape), "param")
         outputs = (builder.add("add", [beside, numbers]),)
     learnt = [outputs[index] for index in case.learnt]
@@ -70,15 +74,33 @@ def op_graph(case: Case, seed: int = 0) -> Graph:
     return Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})
 
 
-def op_training_graph(case: Case, seed: int = 0) -> Graph:
-    """The same with a loss behind it (a mean square, unless the op is a loss) and its gradients."""
+def _own_types(case: Case) -> dict[int, str]:
+    """Of operands that kernels of every type take in one."""
+    if case.dtype == F32.name or OPS[case.op].view:
+        return {}
+    op = OPS[case.op]
+    ins = [Tensor(f"{n}", shape, case.dtype) for n, shape in enumerate(case.shapes)]
+    ins = [
+        replace(t, dtype="i32") if case.labels and n in case.integers else t
+        for n, t in enumerate(ins)
+    ]
+    made = (Tensor(f"made {n}", *kind) for n, kind in enumerate(op.infer(case.attrs, tuple(ins))))
+    lowering = op.lower(Site(Node("", case.op, (), (), case.attrs), tuple(ins), tuple(made)))
+    formal = families()[lowering.family].modes[lowering.mode].inputs
+    return {n: operand.dtype for n, operand in enumerate(formal) if operand.dtype}
+
+
+def op_training_graph(case: Case, seed: int = 0, *, amid: bool = True) -> Graph:
+    """The same with a loss behind it (a mean square, unless the op is a loss) and its gradients;
+    amid: in the midst of training."""
     graph = op_graph(case, seed)
     output = graph.tensors[graph.outputs[0]]
     if case.op in LOSSES:
         return _loss_graph(case, seed)
     target = np.random.default_rng(seed + 1).standard_normal((1, *output.shape))
     recipe = Recipe(**{"loss": "mse", **case.training})
-    return _amid_training(train(graph, recipe, target.astype(np.float32)), seed)
+    trained = train(graph, recipe, target.astype(np.float32))
+    return _amid_training(trained, seed) if amid else trained
 
 
 def _amid_training(graph: Graph, seed: int) -> Graph:
@@ -96,14 +118,35 @@ def _amid_training(graph: Graph, seed: int) -> Graph:
 def _loss_graph(case: Case, seed: int) -> Graph:
     builder = GraphBuilder(case.op)
     first, second, *weights = operands(case, seed)
-    builder.value("p0", first, "param")
-    zero = builder.value("zero", np.zeros(1, np.float32), "const")
+    builder.value("p0", first, "param", case.dtype)
+    zero = builder.value("zero", np.zeros(1, np.float32), "const", case.dtype)
     output = builder.add("add", ["p0", zero])
     graph = Graph(case.op, builder.tensors, tuple(builder.nodes), (), (output,), builder.data, {})
     options: dict[str, Any] = dict(case.attrs)
     if weights:
         options[WEIGHTED_BY[case.op]] = tuple(float(value) for value in weights[0])
     return train(graph, Recipe(loss=case.op, **options), second[None])
+
+
+def fed(graph: Graph) -> Graph:
+    """The same with an input, zeros that are added to the first of its numbers, so that there is a
+    program to build."""
+    first = next(t for t in graph.of_role("param", "state", "const") if t.element.is_float)
+    x = replace(first, name="x", role="input")
+    total = replace(first, name="x.sum", role="activation")
+    added = Node("x.sum", "add", (first.name, x.name), (total.name,), {})
+
+    def read(node: Node) -> Node:
+        names = [total.name if name == first.name else name for name in node.inputs]
+        return replace(node, inputs=tuple(names)) if node.phase != "update" else node
+
+    return replace(
+        graph,
+        tensors={**graph.tensors, x.name: x, total.name: total},
+        nodes=(added, *map(read, graph.nodes)),
+        inputs=(x.name,),
+        samples={**graph.samples, x.name: np.zeros((1, *x.shape), np.float32)},
+    )
 
 
 def place_of(region: Region) -> tuple[slice, ...]:

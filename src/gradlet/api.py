@@ -20,8 +20,8 @@ from gradlet.frontends.capture import capture as capture_model
 from gradlet.frontends.onnx.recording import record_onnx
 from gradlet.frontends.passes.layout import check_layout
 from gradlet.frontends.recording import Aim, record
-from gradlet.ir.graph import Graph
-from gradlet.ir.recipe import Loss, Recipe, outputs_of
+from gradlet.ir.graph import Array, Graph
+from gradlet.ir.recipe import Loss, Recipe, dtype_text, outputs_of
 from gradlet.oracle.recording import Recording
 from gradlet.planner.planner import Options, Plan
 from gradlet.planner.planner import plan as plan_data
@@ -58,6 +58,10 @@ verify = told()(verify_project)
 ENGINES: dict[str, Callable[..., Run]] = {"sim": sim.run, "gvsoc": gvsoc.run, "host": host.run}
 
 
+Wish = Callable[[Mapping[str, Any]], Recipe] | Recipe | None
+"""How to train; without one as the model itself says."""
+
+
 @dataclass(frozen=True)
 class Request:
     """All that leads from a model to a plan. A recipe of None is the model's own."""
@@ -68,7 +72,7 @@ class Request:
     memories: Mapping[str, str | int] = field(default_factory=dict)
     layout: str = "chw"
     prefix: str = "net"
-    recipe: Callable[[Mapping[str, Any]], Recipe] | Recipe | None = None
+    recipe: Wish = None
     capture_options: Mapping[str, Any] = field(default_factory=dict)
     planning: Options = field(default_factory=Options)
     code: int = 0
@@ -121,7 +125,7 @@ class Request:
         if captured.module is None and captured.source is None:
             return Recording(absent="the model came neither as a PyTorch module nor as ONNX")
         recipe = self.recipe_for(captured)
-        inputs = [captured.graph.samples[name] for name in captured.graph.inputs]
+        inputs = [as_stored(found.graph, n, captured.graph.samples[n]) for n in found.graph.inputs]
         aims = aims_of(captured, recipe)
         if captured.source is not None:
             return record_onnx(captured.source, found.graph, recipe, inputs, aims)
@@ -181,17 +185,29 @@ def build(
     recipe: Recipe | None = None,
     layout: str = "chw",
     buffers: str = "auto",
+    exact: bool = False,
+    dtype: str | Mapping[str, str] | None = None,
     force: bool = False,
     **capture_options: Any,
 ) -> Project:
-    """Capture, train, plan and emit in one call. force: files of an earlier project in the folder
-    are overwritten even if they were edited."""
+    """Capture, train, plan and emit in one call. exact: without kernels whose errors are larger
+    than those of plain sums. force: files of an earlier project in the folder are overwritten even
+    if they were edited. dtype is that of the recipe."""
     folder = Path(folder)
     refuse_foreign(folder, force=force)
     check_layout(layout)
-    options, planning = {"batch": batch, **capture_options}, Options(buffers=buffers)
+    options = {"batch": batch, **capture_options}
+    planning = Options(buffers=buffers, exact=exact)
     request = Request(
-        model, target, cores, memories or {}, layout, prefix, recipe, options, planning
+        model,
+        target,
+        cores,
+        memories or {},
+        layout,
+        prefix,
+        _with_dtype(recipe, dtype),
+        options,
+        planning,
     )
     captured = request.captured()
     found = request.plan(captured)
@@ -209,6 +225,7 @@ def memory(
     recipe: Recipe | None = None,
     layout: str = "chw",
     buffers: str = "auto",
+    dtype: str | Mapping[str, str] | None = None,
     **capture_options: Any,
 ) -> MemoryReport:
     """What takes the memory of a training step, also if it is more than the target has.
@@ -220,9 +237,33 @@ def memory(
     check_layout(layout)
     options, planning = {"batch": batch, **capture_options}, Options(buffers=buffers)
     request = Request(
-        model, target, cores, memories or {}, layout, "net", recipe, options, planning
+        model,
+        target,
+        cores,
+        memories or {},
+        layout,
+        "net",
+        _with_dtype(recipe, dtype),
+        options,
+        planning,
     )
     return memory_report(request.plan(fit=False))
+
+
+def _with_dtype(recipe: Recipe | None, dtype: str | Mapping[str, str] | None) -> Wish:
+    """The recipe, or the model's own, with this type of numbers if one is given."""
+    if dtype is None:
+        return recipe
+    kind = dtype_text(dtype)
+    if recipe is not None:
+        return replace(recipe, dtype=kind)
+    return lambda defaults: replace(wished(defaults), dtype=kind)
+
+
+def as_stored(graph: Graph, name: str, samples: Array) -> Array:
+    """Numbers as a program holds them, which may be rounded."""
+    element = graph.tensors[name].element
+    return element.loaded(element.stored(samples)) if element.accumulate else samples
 
 
 def aims_of(captured: Captured, recipe: Recipe) -> list[Aim]:

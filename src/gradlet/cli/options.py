@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from gradlet.errors import GradletError
-from gradlet.ir.recipe import Recipe, outputs_of, overruled, parse_losses
+from gradlet.ir.recipe import Recipe, outputs_of, overruled, parse_losses, types_of
 from gradlet.targets import target as targets
 
 LOSSES = "cross_entropy, nll, mse, l1, huber, smooth_l1, berhu, bce_with_logits"
@@ -29,6 +29,8 @@ OF_RECIPE = (
     "clip_value",
     "accumulate",
     "update",
+    "dtype",
+    "loss_scale",
 )
 
 
@@ -64,14 +66,24 @@ class ModelOptions:
     clip_value: Annotated[float | None, typer.Option(help="Limit of each gradient.")] = None
     batch: Annotated[int | None, typer.Option(help="Samples computed together.")] = None
     accumulate: Annotated[int | None, typer.Option(help="Batches per update.")] = None
-    dtype: Annotated[str, typer.Option(help="f32.")] = "f32"
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="f32, f16, bf16 or mixed; by layers 'conv1*=f32,*=f16'.  [default: f32]"),
+    ] = None
+    loss_scale: Annotated[
+        str | None,
+        typer.Option(help="dynamic, off, or a number.  [default: dynamic for mixed, else off]"),
+    ] = None
     buffers: Annotated[
         str,
         typer.Option(
             help="auto, l1: all in L1, double: next tile fetched during this one, single, none."
         ),
     ] = "auto"
-    layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw"
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Only kernels that round as plain sums do.")
+    ] = False
+    layout: Annotated[str, typer.Option(help="Of feature maps: chw, hwc or chw2.")] = "chw"
     update: Annotated[
         str | None,
         typer.Option(
@@ -109,8 +121,8 @@ class ModelOptions:
 
     def sizes(self) -> dict[str, str | int]:
         """Settings of the device."""
-        if self.dtype != "f32":
-            raise GradletError(f"dtype '{self.dtype}' is not there; f32 is")
+        if self.dtype is not None:
+            types_of(self.dtype)  # a wrong one is told at once
         levels = {"L1": self.l1, "L2": self.l2, "L3": self.l3}
         given = {name: size for name, size in levels.items() if size}
         return {**given, **settings(self.set_ or [])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 SAME_BITS = {"host": "the same with every compiler", "sim": "the same as on the host"}
 
 
+def numbers_text(dtypes: Mapping[str, Sequence[str]]) -> str:
+    """Such as `weights f32, activations f16 and f32`; alike ones once."""
+    if len({tuple(kinds) for kinds in dtypes.values() if kinds}) == 1:
+        return " and ".join(next(kinds for kinds in dtypes.values() if kinds))
+    return ", ".join(f"{what} {' and '.join(kinds)}" for what, kinds in dtypes.items() if kinds)
+
+
 def build_json(folder: Path, plan: Plan) -> dict[str, Any]:
     from gradlet.codegen.view import parameter_count
 
@@ -28,6 +36,7 @@ def build_json(folder: Path, plan: Plan) -> dict[str, Any]:
         "target": plan.target.name,
         "cores": plan.target.cores,
         "layout": plan.graph.layout,
+        "dtypes": plan.graph.dtypes,
         "params": parameter_count(plan),
         "trained": list(plan.graph.trained),
         "macs": plan.macs(),
@@ -45,6 +54,7 @@ def build_table(folder: Path, plan: Plan) -> None:
     model = f"{plan.graph.name}: {parameter_count(plan):,} parameters"
     table.add_row("model", *plain(model))
     table.add_row("target", *plain(f"{plan.target.name}, {plan.target.cores} core(s)"))
+    table.add_row("numbers", *plain(numbers_text(plan.graph.dtypes)))
     table.add_row(
         "multiply-adds",
         f"{macs['forward']:,} forward, {macs['weight_grad']:,} weight gradient, "

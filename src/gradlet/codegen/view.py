@@ -16,6 +16,7 @@ from gradlet.ir.elements import F32, Element
 from gradlet.ir.graph import Array, Graph, Node
 from gradlet.ops.dropout import dropout_state
 from gradlet.ops.learning.labels import LOSSES
+from gradlet.ops.learning.loss_scale import scale_of
 from gradlet.ops.learning.optimizer import clip_of, hyper_of, optimizer_of
 from gradlet.planner.launch import Ref
 from gradlet.planner.model import FARTHEST, KINDS, L1, Call, Plan
@@ -75,6 +76,7 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "losses_text": " + ".join(node.op for node in graph.nodes if node.op in LOSSES),
         "optimizer": optimizer_of(graph).name,
         "settings": [{**item, "tensor": names[item["tensor"]]} for item in settings(plan)],
+        "loss_scale": names.get(scale_of(graph), ""),
         "dropout": names.get(dropout_state(graph), ""),
         "parameters": [tensors[name] for name in graph.trained],
         "params": parameter_count(plan),
@@ -153,6 +155,7 @@ def _tensor(
         "accessor": accessors.get(name, ""),
         "c": element.c,
         "element": element.name,
+        "rounds": element.store.format("values[i]") if element.accumulate else "",
         "shape": tensor.shape,
         "elements": tensor.elements,
         "place": place(plan.prefix, buffer.region, buffer.offset, element if union else None),
@@ -222,7 +225,6 @@ def _call(
     module = nodes[call.nodes[0]].module
     return {
         "index": index,
-        "repeat": call.repeat,
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
         "link": chain.get(index),
         "phases": [] if call.tiling else _phases(plan, call, names, scratch, sizes),
@@ -274,18 +276,19 @@ def _golden_view(
 
 def _phases(
     plan: Plan, call: Call, names: Mapping[str, str], scratch: str, sizes: Mapping[str, str]
-) -> list[list[dict[str, str]]]:
+) -> list[list[dict[str, Any]]]:
     """The launches of a call without tiles, from one barrier to the next."""
 
     def operand(position: Ref) -> str:
         return "0" if position is None else f"T_{names[call.operands[position]]}"
 
-    phases: list[list[dict[str, str]]] = []
+    phases: list[list[dict[str, Any]]] = []
     for launch in call.whole:
         step, given = "step" if launch.repeat > 1 else "0", f"&{sizes[launch.sizes_key]}"
         own = {
             "symbol": launch.kernel.symbol(plan.prefix),
             "arguments": arguments(operand, scratch, launch, given, step),
+            "repeat": launch.repeat,
         }
         phases += [[own]] if launch.barrier else []
         if not launch.barrier:

@@ -32,6 +32,7 @@ def run_json(project: Project, run: Run) -> dict[str, Any]:
     last = run.cycles[-1] if run.cycles else None
     return {
         **run.to_json(),
+        "dtypes": plan.graph.dtypes,
         "mac_per_cycle": rate(total, last),
         "bound": _bound_json(total_bound, run.cycles[-1]) if run.nodes else None,
         "transfers": _transfers(run),

@@ -27,10 +27,17 @@ from gradlet.frontends.recording_modes import (
     our_dropout,
     watched,
 )
+from gradlet.frontends.recording_types import (
+    Parts,
+    places_of,
+    round_as_stored,
+    skipped_steps,
+)
 from gradlet.frontends.torch.check import copied, plain_attention, same_epsilon
 from gradlet.frontends.user_code import noticed_exits
 from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Loss, Recipe
+from gradlet.ops.learning.loss_scale import scale_of
 from gradlet.ops.learning.optimizer import wanted_update
 from gradlet.oracle.interpreter import run_reference
 from gradlet.oracle.recording import Recording, digest
@@ -39,10 +46,6 @@ from gradlet.support.extras import require_torch
 STEPS = 3
 PASSES = 192
 """No further step is recorded after so many passes: a step of 1,000 micro-batches tells enough."""
-
-
-Parts = tuple[tuple[str, Array], ...]
-"""What of a module a tensor of the graph is: a parameter, and the places of its elements there."""
 
 
 @dataclass(frozen=True)
@@ -151,14 +154,6 @@ class _Trained:
         return {path for path, _ in self.parts}
 
 
-def _places_of(places: Array) -> Any:
-    """To index a tensor with; where all stand in a row that is a slice, which copies nothing."""
-    ends = bool(places.size) and places[-1] - places[0] == places.size - 1
-    if ends and bool((places[1:] > places[:-1]).all()):
-        return slice(int(places[0]), int(places[-1]) + 1)
-    return require_torch().from_numpy(places)
-
-
 class _Recorder:
     def __init__(
         self,
@@ -179,6 +174,7 @@ class _Recorder:
         every = dict(self.module.named_parameters(remove_duplicate=False))
         first = {id(p): path for path, p in self.module.named_parameters()}
         self.paths = {path: first[id(p)] for path, p in every.items()}
+        round_as_stored(graph, every, origins, lambda name: self._parts(name, every)[1])
         self.trained = list(self._chosen(every))
         extra = self.trained[len(self.graph.trained) :]
         self.start = {t.name: t.leaf.detach().clone() for t in extra}
@@ -197,7 +193,7 @@ class _Recorder:
                 shape = self.graph.tensors[whole].shape
                 parts = tuple((p, v.reshape(shape)[begin : begin + rows]) for p, v in parts)
                 label = f"{label}[{begin}:{begin + rows}]"
-            chosen = tuple((path, _places_of(places.reshape(-1))) for path, places in parts)
+            chosen = tuple((path, places_of(places.reshape(-1))) for path, places in parts)
             for path, places in chosen:
                 seen.setdefault(path, []).append(places)
             path, places = chosen[0]
@@ -209,7 +205,7 @@ class _Recorder:
                 for places in seen.get(path, ()):
                     unseen[places] = False
                 if unseen.any():
-                    left = _places_of(np.flatnonzero(unseen))
+                    left = places_of(np.flatnonzero(unseen))
                     leaf = parameter.detach().reshape(-1)[left].clone().requires_grad_(True)
                     yield _Trained(path, ((path, left),), leaf)
 
@@ -241,9 +237,11 @@ class _Recorder:
         fed_in = (*inputs, *(aim.target for aim in aims))
         batches = [[self._tensor(v) for v in value] for value in fed_in]
         optimizer = self._optimizer()
+        skipped = skipped_steps(self.graph, STEPS)
         losses: list[float] = []
         after: list[dict[str, Array]] = []
         gradients: dict[str, Array] = {}
+        scale = self.graph.data.get(scale_of(self.graph), np.ones(1))[0]
         fed = 0
         while len(losses) < STEPS and (not losses or fed < PASSES):
             optimizer.zero_grad()
@@ -260,12 +258,13 @@ class _Recorder:
                 fed += 1
             if not losses:
                 gradients = {
-                    trained.name: digest(gradient.numpy().copy())
+                    trained.name: digest(gradient.numpy() * scale)
                     for trained, gradient in zip(self.trained, found, strict=True)
                     if gradient is not None
                 }
-            self._clip()
-            optimizer.step()
+            if len(losses) not in skipped:
+                self._clip()
+                optimizer.step()
             losses.append(total / self.recipe.accumulate)
             after.append({name: digest(value) for name, value in self._state().items()})
         return self._recording(losses, gradients, after)

@@ -7,6 +7,7 @@ seed = 0                    of the weights, which are drawn as PyTorch draws the
 weights = "weights.npz"     or taken from here, by parameter name
 [training]                  optional defaults for what `gradlet build` asks
 lr = 0.05
+dtype = "mixed"             or by layers, the first that fits: { "conv1*" = "f32", "*" = "f16" }
 [[training.losses]]         several losses that add up, in place of `loss`
 loss = "mse"
 output = "decoder"          a layer; by default the last
@@ -35,7 +36,7 @@ from gradlet.errors import GradletError
 from gradlet.frontends.importer import Captured, GraphImporter, Unsupported, drawn_samples
 from gradlet.ir.builder import MOST_ELEMENTS
 from gradlet.ir.graph import Array, Attrs, Shape
-from gradlet.ir.recipe import Loss, Recipe, outputs_of
+from gradlet.ir.recipe import Loss, Recipe, dtype_text, outputs_of
 from gradlet.ops import OPS, TOML
 from gradlet.ops.importer import Call
 
@@ -104,7 +105,9 @@ def _training(table: Any) -> dict[str, Any]:
     samples = {**dataclasses.asdict(Recipe()), "batch": 1}
     samples.pop("bn")  # there are no batch norms
     _known_keys(table, list(samples), "training: ")
-    result = _typed({k: v for k, v in table.items() if k != "losses"}, samples)
+    result = _typed({k: v for k, v in table.items() if k not in ("losses", "dtype")}, samples)
+    if "dtype" in table:
+        result["dtype"] = dtype_text(table["dtype"])
     if "losses" in table:
         result["losses"] = tuple(_losses(table["losses"]))
     return result

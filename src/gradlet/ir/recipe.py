@@ -43,6 +43,42 @@ class Loss:
         return f"{self.loss} of output '{self.output}'" if str(self.output) else self.loss
 
 
+MIXED = "mixed"
+DYNAMIC, OFF = "dynamic", "off"
+"""Of the scale of a loss, which else is a number."""
+DTYPES = {"f32": "f32", "f16": "f16", "bf16": "bf16", MIXED: "f16"}
+"""What a recipe may call the type of its numbers, and what layers then compute with. In `mixed` the
+weights that are trained, and what the optimizer knows of them, stay in single precision."""
+
+
+def types_of(text: str) -> tuple[tuple[str, str], ...]:
+    """Patterns of layers with their types, from `f16` or `conv1*=f32,*=f16`."""
+    rules = []
+    for part in filter(None, (item.strip() for item in text.split(","))):
+        pattern, equals, kind = (item.strip() for item in part.rpartition("="))
+        if kind not in DTYPES or (equals and not pattern):
+            known = ", ".join(DTYPES)
+            raise GradletError(
+                f"dtype '{text}': '{kind}' is no type; there are {known}, for all layers or by "
+                f"pattern, such as 'conv1*=f32,*=f16'"
+            )
+        rules.append((pattern or "*", kind))
+    if not rules:
+        raise GradletError(f"dtype '{text}' names no type; there are {', '.join(DTYPES)}")
+    return tuple(rules)
+
+
+def dtype_text(value: str | Mapping[str, str]) -> str:
+    """A table of patterns as text. Raises if it names what is no type."""
+    if isinstance(value, Mapping):
+        value = ",".join(f"{pattern}={kind}" for pattern, kind in value.items())
+    if not isinstance(value, str):
+        known = ", ".join(DTYPES)
+        raise GradletError(f"dtype is one of {known}, or a table of them, not {value!r}")
+    types_of(value)
+    return value
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to train: what `gradlet build` asks beside model and target.
@@ -53,6 +89,9 @@ class Recipe:
     Huber's, and the beta of smooth L1; `pos_weight` is one number, or one for each output.
     bn is what batch norms do: train, frozen or recalibrate, else what the module has them do.
     losses are several that add up, in place of `loss` and its options.
+    dtype is f32, f16, bf16 or mixed, or one of these by pattern of layers, the first that fits:
+    {"conv1*": "f32", "*": "f16"}, in text conv1*=f32,*=f16. loss_scale is dynamic, off or a number;
+    without a wish it is dynamic for mixed, and off for all others.
     """
 
     loss: str = "cross_entropy"
@@ -76,8 +115,12 @@ class Recipe:
     pos_weight: tuple[float, ...] = ()
     bn: str = ""
     losses: Sequence[Loss] = ()
+    dtype: str = "f32"
+    loss_scale: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "loss_scale", str(self.loss_scale))
+        object.__setattr__(self, "dtype", dtype_text(self.dtype))
         given = (self.losses,) if isinstance(self.losses, Loss) else tuple(self.losses)
         if wrong := [value for value in given if not isinstance(value, Loss)]:
             raise GradletError(

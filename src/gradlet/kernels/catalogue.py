@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,7 @@ from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, fam
 from gradlet.ops.base import Size
 from gradlet.support.templates import environment
 from gradlet.targets.cost import Cost
+from gradlet.targets.target import INEXACT as INEXACT
 
 FAMILIES = Path(__file__).parent / "families"
 
@@ -121,6 +122,7 @@ def candidates(
         Kernel(family, mode, epilogue, variant.name, dtype)
         for variant in entry.variants
         if variant.isa in isa
+        and (variant.exact or INEXACT in isa)
         and variant.takes(ELEMENTS[dtype])
         and (not variant.modes or mode in variant.modes)
         and variant.stores(epilogue)
@@ -137,6 +139,11 @@ def dtype_of(family: str, mode: str, site: Site) -> str:
         *zip(known.outputs, site.outs, strict=False),
         *zip(known.inputs, site.ins, strict=False),
     )
+    for operand, tensor in pairs:
+        if operand.dtype and operand.dtype != tensor.dtype:
+            raise InternalError(
+                f"{site.node.op} '{site.node.name}' needs {tensor} in {operand.dtype}"
+            )
     found = {tensor.name: tensor.dtype for operand, tensor in pairs if not operand.dtype}
     if len(set(found.values())) > 1:
         listed = ", ".join(f"'{name}' {dtype}" for name, dtype in found.items())
@@ -190,17 +197,17 @@ def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int, constan
     if variant.cost:
         named = {**vars(constants), **sizes, **dict(variant.params), "cores": cores}
         return float(evaluate(variant.cost, named))
-    known = getattr(_generator(variant), "cost", None) if variant.generator else None
+    known = getattr(generator_of(variant), "cost", None) if variant.generator else None
     return known(kernel.mode, sizes, cores, dict(variant.params), constants) if known else 0.0
 
 
 def cost_matters(kernel: Kernel) -> bool:
     """Whether it depends on the sizes of a tile how good a kernel is."""
     variant = variant_of(kernel)
-    return bool(variant.cost) or hasattr(_generator(variant), "cost")
+    return bool(variant.cost) or hasattr(generator_of(variant), "cost")
 
 
-def _generator(variant: Variant) -> Any:
+def generator_of(variant: Variant) -> Any:
     return (
         import_module(f"gradlet.kernels.xpulp.{variant.generator}") if variant.generator else None
     )
@@ -218,14 +225,27 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     mode = families()[kernel.family].modes[kernel.mode]
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
-    extra = epilogues()[kernel.epilogue]
-    return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+    more = epilogues()[kernel.epilogue]
+    own = mode.outputs[0].dtype  # what an optimizer remembers is as the weight is
+    states = (replace(state, dtype=state.dtype or own) for state in more.outputs)
+    return (*mode.outputs, *states), (*mode.inputs, *more.inputs)
+
+
+def stepped(kernel: Kernel) -> bool:
+    """Whether it is called once per step, with the number of the step."""
+    return families()[kernel.family].stepped or variant_of(kernel).steps > 1
 
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
     """Which of its inputs a kernel fetches itself, by number: those that it must or may."""
+    made = len(operands(kernel)[0])
+    return tuple(n - made for n in streamed(kernel, how) if n >= made)
+
+
+def streamed(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
+    """The same among all operands, outputs first: weights that it updates it writes back."""
     own = variant_of(kernel).streamed(how)
-    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
+    return tuple(n for n, operand in enumerate(sum(operands(kernel), ())) if operand.name in own)
 
 
 def updated(kernel: Kernel) -> bool:
@@ -256,33 +276,29 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
     entry, variant = families()[kernel.family], variant_of(kernel)
     mode = entry.modes[kernel.mode]
-    text = (
-        templates()
-        .get_template(variant.template.format(mode=kernel.mode))
-        .render(
-            T=kernel.element.c,
-            mode=kernel.mode,
-            epilogue=kernel.epilogue,
-            opening=prototype(kernel, prefix),
-            sizes_type=sizes_type(kernel.family, prefix),
-            narrow=bool(kernel.element.accumulate),
-            load=_load(kernel),
-            store=_store(kernel),
-            block_params=", ".join(
-                p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
-            ),
-            block_args=", ".join(_argument_names(kernel)),
-            widths=_ladder(dict(variant.params).get("columns", 1)),
-            **dict(variant.params),
-            **(_generated(kernel, prefix) if variant.generator else {}),
-        )
+    template = templates().get_template(variant.template.format(mode=kernel.mode))
+    text = template.render(
+        T=kernel.element.c,
+        mode=kernel.mode,
+        epilogue=kernel.epilogue,
+        opening=prototype(kernel, prefix),
+        sizes_type=sizes_type(kernel.family, prefix),
+        narrow=bool(kernel.element.accumulate),
+        load=_load(kernel),
+        store=_store(kernel),
+        as_stored=kernel.element.store.format,
+        block_params=", ".join(p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p),
+        block_args=", ".join(_argument_names(kernel)),
+        widths=_ladder(dict(variant.params).get("columns", 1)),
+        **dict(variant.params),
+        **(_generated(kernel, prefix) if variant.generator else {}),
     )
     fused = f" The store {epilogues()[kernel.epilogue].doc}." if kernel.epilogue else ""
     known = epilogues().get(kernel.epilogue or kernel.mode)
     code = f"{known.code.strip()}\n\n" if known and known.code else ""
     comment = f"/* {kernel.name}: {entry.doc}.\n * {mode.doc}.{fused} */\n"
-    struct = sizes_struct(kernel.family, prefix)
-    return f"{comment}{_includes([kernel])}\n{struct}\n\n{code}{text.strip()}\n"
+    head = f"{comment}{_includes([kernel])}\n{sizes_struct(kernel.family, prefix)}"
+    return f"{head}\n\n{code}{text.strip()}\n"
 
 
 def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
@@ -329,7 +345,7 @@ def _parameters(kernel: Kernel, prefix: str) -> list[str]:
     params += [f"const {c_type(i)} *{i.name}" for i in inputs]
     if variant_of(kernel).scratch:
         params.append(f"{kernel.element.sums.c} *scratch")
-    if families()[kernel.family].stepped:
+    if stepped(kernel):
         params.append("int32_t step")
     params.append(f"const {sizes_type(kernel.family, prefix)} *s")
     return params
@@ -344,7 +360,7 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
     known = {**dict(variant.params), "element": kernel.element}
-    made: dict[str, str] = _generator(variant).generate(kernel.mode, kernel.epilogue, known)
+    made: dict[str, str] = generator_of(variant).generate(kernel.mode, kernel.epilogue, known)
     parameters = _parameters(kernel, prefix)
     names = [text.split()[-1].lstrip("*") for text in parameters]
     return {

@@ -131,7 +131,7 @@ def _dropout(x, state, salt, group, threshold, scale, view, order):
         return (ins[0],)
 
     def check_dtypes(self, *ins: Tensor) -> None:
-        if (ins[0].dtype, ins[1].dtype) != ("f32", "i32"):
+        if not ins[0].element.is_float or ins[1].dtype != "i32":
             raise ShapeError("a tensor of floats and a state of integers are needed")
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:

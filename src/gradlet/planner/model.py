@@ -9,9 +9,13 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
-from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.catalogue import Kernel, streamed
+from gradlet.kernels.family import MUST
+from gradlet.kernels.traits import growth, is_exact, steps
 from gradlet.ops.base import Size
+from gradlet.ops.cast import name_of
 from gradlet.planner.launch import Launch, launch_from_json
 from gradlet.planner.tile.table import control_bytes, size_words, table_bytes, views_of
 from gradlet.planner.tiling import Tiling, tiling_from_json
@@ -98,7 +102,9 @@ class Call:
     def by(self, kernel: Kernel) -> Call:
         """The same, not tiled, with another kernel in the place of the first."""
         first, *others = self.whole
-        return replace(self, whole=(replace(first, kernel=kernel), *others), tiling=None)
+        repeat = first.repeat // steps(first.kernel) * steps(kernel)
+        first = replace(first, kernel=kernel, repeat=repeat)
+        return replace(self, whole=(first, *others), tiling=None)
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -130,6 +136,24 @@ class Call:
     def updates(self) -> bool:
         """Whether its outputs are weights, which the update by their gradient replaces."""
         return self.fusion in (UPDATE, BIAS_GRADIENT)
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Those of its outputs that take the place of weights, biases or states which it reads."""
+        if self.fusion == LINEAR_BACKWARD:
+            return self.outputs[1:]
+        return self.outputs if self.updates else ()
+
+
+def fetched_places(call: Call, how: str = MUST) -> tuple[int, ...]:
+    """By number, the operands that kernels of the call fetch themselves: those that they must, or
+    may."""
+    return tuple(
+        place
+        for launch in call.launches
+        for number in streamed(launch.kernel, how)
+        if (place := launch.operands[number]) is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -250,6 +274,17 @@ class Plan:
         """The least that the data need, over all memories."""
         return sum(self.bound(m) - self.overhead(m) for m in self.target.memories)
 
+    @property
+    def judged(self) -> Graph:
+        """The graph, with how large the errors of these kernels may be."""
+        outputs = {node.name: node.outputs[0] for node in self.graph.nodes}
+        grown = {
+            outputs[call.nodes[0]]: max((g.factor, g.reach) for g in map(growth, call.kernels))
+            for call in self.calls
+            if not all(map(is_exact, call.kernels))
+        }
+        return replace(self.graph, grown=grown)
+
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""
         levels = {
@@ -263,6 +298,9 @@ class Plan:
         totals = {"forward": 0, "weight_grad": 0, "input_grad": 0}
         parameters = {grad for name, grad in self.graph.grads if name in set(self.graph.trained)}
         producers = {name: node for node in self.graph.nodes for name in node.outputs}
+        casts = set(map(name_of, ELEMENTS))
+        while cast := {g for g in parameters if g in producers and producers[g].op in casts}:
+            parameters = (parameters - cast) | {producers[grad].inputs[0] for grad in cast}
         weight_nodes = {producers[grad].name for grad in parameters if grad in producers}
         for call in self.calls:
             if call.phase == "forward":

@@ -12,6 +12,7 @@ from gradlet.ir.check import check_graph
 from gradlet.ir.graph import Attrs, Graph, Node, Shape
 from gradlet.ir.recipe import Recipe
 from gradlet.ops import OPS
+from gradlet.training.casts import CASTS, Casts
 from gradlet.training.loss import (
     Targets,
     append_objective,
@@ -20,6 +21,7 @@ from gradlet.training.loss import (
     target_kinds,
 )
 from gradlet.training.partial_update import RowGradients, with_rows_apart
+from gradlet.training.scaling import Scaled, scaling_of
 from gradlet.training.selection import select, select_rows
 from gradlet.training.update import append_update, check_optimizer
 
@@ -37,10 +39,13 @@ def train(graph: Graph, recipe: Recipe, targets: Targets = None) -> Graph:
     graph, parts = with_rows_apart(graph, rows)
     trainable = [*whole, *parts]
     builder = GraphBuilder(graph.name, graph)
+    scaling = scaling_of(recipe)
     objective = append_objective(builder, graph, recipe, targets)
-    grads = _backward(builder, objective.seeds, trainable)
+    scaled = Scaled(builder, scaling) if scaling else None
+    seeds = scaled.seeds(objective.seeds) if scaled else objective.seeds
+    grads = _backward(builder, seeds, trainable)
     steps = _append_steps(builder)
-    updates = append_update(builder, trainable, grads, recipe)
+    updates = append_update(builder, trainable, grads, recipe, scaled)
     if not updates:
         raise GradletError("none of the chosen parameters influences the loss")
     result = replace(
@@ -76,6 +81,8 @@ class _BackwardEmitter:
 
     def __init__(self, builder: GraphBuilder, seeds: Mapping[str, str]) -> None:
         self.builder = builder
+        self.casts = Casts(builder)
+        self.cast_weights = _cast_weights(builder)
         self.module = ""
         self.parts = {loss: [seed] for loss, seed in seeds.items()}  # from each reader
         self.grads: dict[str, str] = {}
@@ -87,14 +94,27 @@ class _BackwardEmitter:
     def add_many(
         self, op: str, inputs: Sequence[str], attrs: Attrs | None = None
     ) -> tuple[str, ...]:
-        return self.builder.add_many(
+        inputs = [self._at_hand(name) for name in inputs]
+        return self.casts.add_many(
             op, inputs, attrs, phase="backward", role="partial", module=self.module
         )
+
+    def _at_hand(self, name: str) -> str:
+        """A weight that the forward pass has cast is cast once more: to keep the copies of all
+        weights until the backward pass takes more memory than anything else."""
+        weight = self.cast_weights.get(name)
+        if weight is None:
+            return name
+        dtype = self.builder.tensors[name].dtype
+        return self.casts.to(weight, dtype, phase="backward", module=self.module)
 
     def shape(self, name: str) -> Shape:
         return self.builder.tensors[name].shape
 
     def contribute(self, name: str, grad: str) -> None:
+        """Of a part of the gradient, in the type of the tensor."""
+        dtype = self.builder.tensors[name].dtype
+        grad = self.casts.to(grad, dtype, phase="backward", module=self.module)
         self.parts.setdefault(name, []).append(grad)
 
     def total(self, name: str) -> str:
@@ -121,6 +141,15 @@ class _BackwardEmitter:
             if tensor.role == "partial":
                 self.builder.tensors[grad] = replace(tensor, role="gradient")
         return named
+
+
+def _cast_weights(builder: GraphBuilder) -> dict[str, str]:
+    """From copies of weights in another element type to the weights."""
+    return {
+        node.outputs[0]: node.inputs[0]
+        for node in builder.nodes
+        if node.op in CASTS and builder.tensors[node.inputs[0]].role == "param"
+    }
 
 
 def _backward(

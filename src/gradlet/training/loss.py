@@ -102,7 +102,7 @@ def check_outputs(graph: Graph) -> None:
                 f"the model returns its {output.role} '{graph.own_name(name)}' as it is; a loss "
                 f"needs something that is computed from it"
             )
-        if output.dtype != "f32":
+        if not output.element.is_float:
             raise GradletError(
                 f"the model's result '{graph.own_name(name)}' holds whole numbers; a loss needs "
                 f"floats: choose another result with --output (in Python, output=...)"

@@ -41,11 +41,12 @@ def with_rows_apart(graph: Graph, chosen: Mapping[str, Range]) -> tuple[Graph, l
         read[name] = used
         shape = tensors[name].shape
         tensors[name] = replace(tensors[name], role="state")
-        tensors[part] = Tensor(part, (rows[1] - rows[0], *shape[1:]), role="param")
+        dtype = tensors[name].dtype
+        tensors[part] = Tensor(part, (rows[1] - rows[0], *shape[1:]), dtype, role="param")
         data[part] = data[name][slice(*rows)].copy()
         data[used] = data[name]  # they share one storage, which goes by the name of the first
         for new in (used, kept):
-            tensors[new] = Tensor(new, shape, role="updated")
+            tensors[new] = Tensor(new, shape, dtype, role="updated")
         module = next((n.module for n in graph.nodes if name in n.inputs), "")
         setters += [
             Node(used, "set_rows", (name, part), (used,), {"begin": rows[0]}, module=module),

@@ -16,6 +16,7 @@ from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.training.autodiff import train
 from gradlet.training.loss import output_of, target_kinds
+from gradlet.training.precision import with_types
 
 
 def training_graph(
@@ -32,7 +33,7 @@ def training_graph(
             f"the recipe has bn='{recipe.bn}', but batch norms are changed when a model is "
             f"captured: gradlet.capture(..., bn='{recipe.bn}')"
         )
-    graph = moves_as_views(lay_out(captured.graph, layout))
+    graph = with_types(moves_as_views(lay_out(captured.graph, layout)), recipe)
     return train(graph, recipe, targets_of(captured, recipe))
 
 

@@ -12,6 +12,8 @@ from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array
 from gradlet.ir.recipe import Recipe
 from gradlet.ops.learning.optimizer import optimizers, update_op, wanted_update
+from gradlet.training.casts import Casts
+from gradlet.training.scaling import Scaled
 
 LARGEST = F32.largest
 
@@ -43,7 +45,11 @@ def check_optimizer(recipe: Recipe) -> None:
 
 
 def append_update(
-    builder: GraphBuilder, trainable: Sequence[str], grads: dict[str, str], recipe: Recipe
+    builder: GraphBuilder,
+    trainable: Sequence[str],
+    grads: dict[str, str],
+    recipe: Recipe,
+    scaled: Scaled | None = None,
 ) -> tuple[tuple[str, str], ...]:
     """Write the update phase; returns what replaces what."""
     names = [name for name in trainable if name in grads]
@@ -54,8 +60,10 @@ def append_update(
             state, totals[name] = _accumulated(builder, name, grads[name])
             updates.append((state, totals[name]))
             resets.append((state, totals[name]))
+    if scaled and totals:  # a store can only do an update whose gradient is of the same phase
+        totals = scaled.unscaled(totals, grads, "update" if recipe.accumulate > 1 else "backward")
     clipped = _clipped(builder, totals, recipe)
-    updates += _optimized(builder, clipped, recipe)
+    updates += _optimized(builder, clipped, recipe, scaled)
     for state, total in resets:
         zero = builder.add("reset", [total], phase="update", role="partial", name=f"{state}.zero")
         updates.append((state, zero))
@@ -66,15 +74,15 @@ def _state(builder: GraphBuilder, name: str, value: Array, dtype: str = F32.name
     return builder.value(builder.unique(name), value, "state", dtype)
 
 
-def _zeros(builder: GraphBuilder, name: str, like: str) -> str:
-    """A state of the kind of another tensor."""
+def _zeros(builder: GraphBuilder, name: str, like: str, dtype: str = "") -> str:
+    """A state of the shape of another tensor, and of its type or another one."""
     tensor = builder.tensors[like]
-    return _state(builder, name, np.zeros(tensor.shape), tensor.dtype)
+    return _state(builder, name, np.zeros(tensor.shape), dtype or tensor.dtype)
 
 
 def _accumulated(builder: GraphBuilder, name: str, grad: str) -> tuple[str, str]:
     state = _zeros(builder, f"acc_{name}", grad)
-    total = builder.add(
+    total = Casts(builder).add(
         "add", [state, grad], phase="backward", role="partial", name=f"acc_{name}.sum"
     )
     return state, total
@@ -85,8 +93,10 @@ def _clipped(builder: GraphBuilder, grads: dict[str, str], recipe: Recipe) -> di
     if not (recipe.clip_norm or recipe.clip_value) or not grads:
         return grads
 
+    casts = Casts(builder)
+
     def add(op: str, inputs: list[str], name: str = "") -> str:
-        return builder.add(op, inputs, phase="update", role="partial", name=name)
+        return casts.add(op, inputs, phase="update", role="partial", name=name)
 
     limit = _state(builder, "clip", np.asarray([recipe.clip_norm or recipe.clip_value]))
     if recipe.clip_value:
@@ -99,10 +109,12 @@ def _clipped(builder: GraphBuilder, grads: dict[str, str], recipe: Recipe) -> di
 
 
 def _optimized(
-    builder: GraphBuilder, grads: dict[str, str], recipe: Recipe
+    builder: GraphBuilder, grads: dict[str, str], recipe: Recipe, scaled: Scaled | None
 ) -> Iterator[tuple[str, str]]:
     op = wanted_update(recipe)
     hyper = _state(builder, "hyper", np.asarray([float(getattr(recipe, h)) for h in op.hyper]))
+    scaled = scaled if grads else None
+    hyper = scaled.settings(hyper, op) if scaled else hyper
     shared = []
     if "c" in op.inputs and grads:
         correction = _state(builder, "correction", np.zeros(2))
@@ -116,18 +128,27 @@ def _optimized(
             )
         ]
         yield correction, shared[0]
+        shared = [scaled.correction(shared[0])] if scaled else shared
+    casts = Casts(builder)
     better: dict[str, str] = {}
     updates: list[tuple[str, str]] = []
     for name, grad in grads.items():
-        states = [_zeros(builder, f"{s}_{name}", name) for s in op.remembers]
-        results = builder.add_many(
+        dtype = F32.name if op.keeps_single else builder.tensors[name].dtype
+        states = [_zeros(builder, f"{s}_{name}", name, dtype) for s in op.remembers]
+        made = casts.add_many(
             op.name,
             [name, grad, hyper, *states, *shared],
             phase="update",
             role="updated",
             name=f"{name}.next",
         )
+        results = [
+            casts.to(new, builder.tensors[old].dtype, phase="update", role="updated")
+            for old, new in zip((name, *states), made, strict=True)
+        ]
         better.update({new: f"{s}.next" for s, new in zip(states, results[1:], strict=True)})
         updates += zip((name, *states), results, strict=True)
     better = builder.rename(better)
     yield from ((old, better.get(new, new)) for old, new in updates)
+    if scaled:
+        yield from scaled.next()

@@ -15,6 +15,7 @@ from gradlet.codegen.project import Project
 from gradlet.engines.golden import DATA
 from gradlet.engines.model import Run
 from gradlet.ir.graph import Array, Graph
+from gradlet.ops.learning.loss_scale import scale_of
 from gradlet.oracle.recording import compared
 from gradlet.oracle.scatter import CAREFUL, QUICK, Rule
 from gradlet.oracle.tolerance import Expectation, expect, expect_in_turn
@@ -79,7 +80,7 @@ def _within(loss: Loss) -> bool:
 def findings_of(project: Project, shown: Shown, oracle: Oracle, steps: int) -> Findings:
     """All tensors and losses of so many steps, or of those before training is chaotic; of none,
     what the first has before it overflows."""
-    graph, ran = project.plan.graph, len(oracle.losses)
+    graph, ran = project.plan.judged, len(oracle.losses)
     judging = _Judging(project, shown, oracle, steps)
     quick = judging.by(expect_in_turn(graph, ran), QUICK)
     if quick.passed:  # a few draws do not tell; many do
@@ -143,6 +144,7 @@ class _Judging:
             if chaotic and partly:
                 break  # which takes all tensors to judge
             if index == 0:
+                step = _without_overflow(self.graph, step)
                 step = _with_recovered(self.graph, step, self.shown.rates)
                 told.first += self._first_step(step, rule, whole=chaotic is None)
                 told.doubts += wrong_references(self.graph, self.oracle, step)
@@ -241,6 +243,17 @@ class _Judging:
                     label=f"{new} after step {steps}",
                     step=steps,
                 )
+
+
+def _without_overflow(graph: Graph, expected: Expectation) -> Expectation:
+    """Where the loss is scaled, gradients may overflow and the step is then skipped: PyTorch has
+    numbers for what is infinite in the reference."""
+    if not scale_of(graph):
+        return expected
+    held = {name for name, value in expected.values.items() if np.isfinite(value).all()}
+    values = {name: value for name, value in expected.values.items() if name in held}
+    allowed = {name: value for name, value in expected.tolerances.items() if name in held}
+    return replace(expected, values=values, tolerances=allowed)
 
 
 def _with_recovered(graph: Graph, expected: Expectation, rates: Mapping[str, float]) -> Expectation:

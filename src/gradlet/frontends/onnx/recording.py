@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradlet.frontends.recording import Aim, Parts, guarded, record_exactly, settings
+from gradlet.frontends.recording import Aim, guarded, record_exactly, settings
 from gradlet.frontends.recording_modes import Refused
+from gradlet.frontends.recording_types import Parts
 from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Recipe
 from gradlet.oracle.recording import Recording
@@ -69,7 +70,9 @@ def _check_values(graph: Graph, origins: Mapping[str, Parts], stored: Mapping[st
     for name, parts in origins.items():
         for value, places in parts:
             have = np.sort(np.asarray(graph.data[name], np.float64), axis=None)
-            if not np.array_equal(have, np.sort(stored[value].reshape(-1)[places])):
+            element, kept = graph.tensors[name].element, stored[value].reshape(-1)[places]
+            kept = element.rounded(kept) if element.accumulate else kept
+            if not np.array_equal(have, np.sort(kept)):
                 raise Refused(f"'{name}' of the program is not '{value}' of the file")
 
 

@@ -40,6 +40,20 @@ class Outcome:
     stalls: tuple[Mapping[str, int], ...]  # by core, by cause
 
 
+def _together(steps: Sequence[Outcome]) -> Outcome:
+    """The steps of one kernel as a single call."""
+    if len(steps) == 1:
+        return steps[0]
+    counts = zip(*(step.instructions for step in steps), strict=True)
+    causes = zip(*(step.stalls for step in steps), strict=True)
+    return Outcome(
+        steps[-1].outputs,
+        sum(step.cycles for step in steps),
+        tuple(map(sum, counts)),
+        tuple({name: sum(own[name] for own in stalls) for name in stalls[0]} for stalls in causes),
+    )
+
+
 @lru_cache(maxsize=4)
 def _symbols(elf: bytes) -> Symbols:
     return Symbols(elf)
@@ -82,17 +96,23 @@ class Paused:
         is behind the limit."""
         self.milestone += 1
         while max(self.passed) < self.milestone:
-            status = self.machine.run(limit)
-            self.machine.take_stdout()
-            if status == STATUS_LIMIT and limit < LIMIT:
+            if not self._go_on(limit, symbol):
                 self.milestone -= 1  # still the next one
                 return False
-            if status not in (STATUS_BREAK, STATUS_DRAIN):
-                raise SimError(explain(self.machine, status, self.symbols))
-            for core, pc in self.machine.take_breaks():
-                self.passed[core] += 1
-                if self.passed[core] == self.milestone and pc != self.place(symbol):
-                    raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
+        return True
+
+    def _go_on(self, limit: int, symbol: str = "") -> bool:
+        """Run until some cores come to a milestone; False if none does up to the limit."""
+        status = self.machine.run(limit)
+        self.machine.take_stdout()
+        if status == STATUS_LIMIT and limit < LIMIT:
+            return False
+        if status not in (STATUS_BREAK, STATUS_DRAIN):
+            raise SimError(explain(self.machine, status, self.symbols))
+        for core, pc in self.machine.take_breaks():
+            self.passed[core] += 1
+            if symbol and self.passed[core] == self.milestone and pc != self.place(symbol):
+                raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
         return True
 
 
@@ -123,7 +143,7 @@ class KernelRunner(Paused):
     ) -> Outcome:
         """One call. An output's array has its initial contents; with `in_place` (output: input) it
         lies where that input does. known: outputs that the kernel reads before it writes them.
-        repeat: the steps of a kernel that has several; the cost is that of the last. level: the
+        repeat: the steps of an op that has several; the cost is that of the last. level: the
         memory for operands, else the nearest; scratch is in L1, what the kernel must fetch itself
         never is."""
         l1 = self.target.memories[0].name
@@ -132,14 +152,15 @@ class KernelRunner(Paused):
         at_sizes = self._put(spots, settings)
         if level not in ("", l1):
             spots = _Spots(*self._room(level), align, self._gap)
-        fetched = catalogue.fetched(kernel)
+        far, made = catalogue.streamed(kernel), len(outputs)
         behind = _Spots(*self._room(self.target.home.name), align, self._gap)
         at_inputs = [
-            self._put(behind if n in fetched else spots, value) for n, value in enumerate(inputs)
+            self._put(behind if made + n in far else spots, value) for n, value in enumerate(inputs)
         ]
         shared = {output: at_inputs[i] for output, i in (in_place or {}).items()}
         at_outputs = [
-            shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
+            shared[i] if i in shared else self._put(behind if i in far else spots, value)
+            for i, value in enumerate(outputs)
         ]
         scratch = catalogue.scratch_bytes(kernel, sizes, self.target.cores)
         at_scratch = [l1_spots.take(scratch)] if scratch else []
@@ -147,26 +168,40 @@ class KernelRunner(Paused):
         granted = []
         copied: list[tuple[int, int]] = []
         if self.sanitize:
-            spans = _spans(at_inputs, inputs)
-            if fetched:
-                copied = self._grant_copies([spans.pop(n) for n in fetched], at_scratch[0], scratch)
-            elif loose := catalogue.fetched(kernel, catalogue.MAY):  # from wherever they are
-                copied = self._grant_copies([spans[n] for n in loose], at_scratch[0], scratch)
+            spans, results = _spans(at_inputs, inputs), _spans(at_outputs, outputs)
+            copied = self._fetches(kernel, spans, results, [(at, scratch) for at in at_scratch])
             if catalogue.updated(kernel) or in_place:
                 known = range(len(outputs))
             granted = self._grant(
                 [(at_sizes, settings.nbytes), *spans.values()],
-                list(_spans(at_outputs, outputs).values()),
+                list(results.values()),
                 [(at, scratch) for at in at_scratch],
                 {at_outputs[index] for index in known},
             )
-        stepped = catalogue.families()[kernel.family].stepped
-        for step in range(repeat):
+        stepped, outcomes = catalogue.stepped(kernel), []
+        for step in range(repeat * catalogue.variant_of(kernel).steps):
             own = [*words, *([step] if stepped else []), at_sizes]
             self.machine.write(self.place("gl_runner"), np.array(own, np.uint32).tobytes())
-            outcome = self._run(list(zip(at_outputs, outputs, strict=True)))
+            outcomes.append(self._run(list(zip(at_outputs, outputs, strict=True))))
         self._withdraw(granted, copied)
-        return outcome
+        return _together(outcomes[-catalogue.variant_of(kernel).steps :])
+
+    def _fetches(
+        self,
+        kernel: Kernel,
+        inputs: dict[int, tuple[int, int]],
+        outputs: dict[int, tuple[int, int]],
+        scratch: list[tuple[int, int]],
+    ) -> list[tuple[int, int]]:
+        """Grants the kernel's own transfers; what only these may touch leaves the spans."""
+        far, made = catalogue.streamed(kernel), len(catalogue.operands(kernel)[0])
+        if far:
+            sources = [inputs.pop(n - made) for n in far if n >= made]
+            replaced = [outputs.pop(n) for n in far if n < made]
+            return self._grant_copies(sources, replaced, *scratch[0])
+        if loose := catalogue.fetched(kernel, catalogue.MAY):  # from wherever they are
+            return self._grant_copies([inputs[n] for n in loose], [], *scratch[0])
+        return []
 
     def _withdraw(
         self, granted: Sequence[tuple[int, int]], copied: Sequence[tuple[int, int]]
@@ -185,6 +220,8 @@ class KernelRunner(Paused):
         self.reach("gl_runner_end")
         after = self._counters()
         self.reach("gl_runner_wait")
+        while min(self.passed[: self.target.cores]) < self.milestone:
+            self._go_on(LIMIT)  # those that are behind have not told their cycles yet
         cycles = self.machine.read(self.place("gl_runner") + 4 + 4 * ARGUMENTS, 4 * 16)
         return Outcome(
             tuple(
@@ -262,14 +299,19 @@ class KernelRunner(Paused):
         return [*inputs, *outputs, *scratch]
 
     def _grant_copies(
-        self, sources: list[tuple[int, int]], scratch: int, size: int
+        self,
+        sources: list[tuple[int, int]],
+        replaced: list[tuple[int, int]],
+        scratch: int,
+        size: int,
     ) -> list[tuple[int, int]]:
-        """Transfers of the kernel's own, from there to its scratch; cores have no access there."""
-        for address, length in sources:
+        """Transfers of the kernel's own, between there and its scratch; cores have no access
+        there."""
+        for address, length in (*sources, *replaced):
             self.machine.watch(address, length, read=False, write=False, initialised=True)
-            self.machine.watch_dma(address, length, read=True, write=False)
-        self.machine.watch_dma(scratch, size, read=False, write=True)
-        return [*sources, (scratch, size)]
+            self.machine.watch_dma(address, length, read=True, write=(address, length) in replaced)
+        self.machine.watch_dma(scratch, size, read=bool(replaced), write=True)
+        return [*sources, *replaced, (scratch, size)]
 
 
 class _Spots:

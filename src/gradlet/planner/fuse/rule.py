@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from gradlet.errors import GradletError
 from gradlet.ir.graph import OWN_SPACE, Graph, Node, Site
 from gradlet.kernels.catalogue import MAY, Kernel, candidates, dtype_of, fetched, scratch_bytes
+from gradlet.kernels.traits import steps
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
+from gradlet.planner.choice import worthwhile
 from gradlet.planner.launch import Launch
 from gradlet.planner.model import Call
 from gradlet.targets.target import Target
@@ -94,6 +96,8 @@ class Lowerer:
         found = candidates(lowering.family, lowering.mode, epilogue, sizes, isa, dtype)
         if not found:
             raise GradletError(_no_kernel(site, dtype))
+        macs = op.work(site).macs
+        found = worthwhile(found, sizes, macs, self.target)
         kernel = self.best([k for k in found if self._has_room(k, sizes)], last.name)
         outputs = last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs))
         beside = group.beside[-1].outputs if group.beside else ()
@@ -108,9 +112,9 @@ class Lowerer:
             group.phase,
             (*outputs, *beside),
             (*inputs, *others),
-            (Launch(kernel, operands, (sizes,), repeat=lowering.repeat),),
+            (Launch(kernel, operands, (sizes,), repeat=lowering.repeat * steps(kernel)),),
             self.scratch(kernel, sizes, last.name),
-            op.work(site).macs,
+            macs,
         )
 
     def _has_room(self, kernel: Kernel, sizes: Mapping[str, Size]) -> bool:
@@ -130,9 +134,13 @@ def _no_kernel(site: Site, dtype: str) -> str:
 @dataclass(frozen=True)
 class Rule:
     """A fusion. groups: finds what matches, for cores with these instruction sets. call: the
-    launches of such a group. tiles: whether its calls can run tile by tile."""
+    launches of such a group. tiles: whether its calls can run where their operands are far away.
+    cut: whether they run tile by tile then; others are a single tile, whose large operands their
+    kernel fetches itself if one `fits` into so many bytes."""
 
     fusion: str
     groups: Callable[[Graph, tuple[str, ...]], Iterable[FusionGroup]]
     call: Callable[[Lowerer, FusionGroup], Call]
     tiles: bool = True
+    cut: bool = True
+    fits: Callable[[Graph, Target, FusionGroup], bool] = lambda graph, target, group: True

@@ -41,7 +41,9 @@ class Operand:
     storage: str = ""
     farthest: bool = False  # it lies in the memory behind that of the program
     fetched: bool = False  # by the kernel itself, from where it lies
+    anywhere: bool = False  # and that from regions of any form: it knows the extents of the whole
     beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
+    released: bool = False  # only the first step of a kernel reads it
 
     def extents(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
@@ -275,7 +277,7 @@ def cost_model(problem: Problem, tile: tuple[int, ...], constants: Cost | None =
 
 def stages(operand: Operand, moves: bool, double_buffered: bool) -> int:
     """Copies of a region that are in use at a time: fetched, computed with, written back."""
-    if not moves or not double_buffered:
+    if not moves or not double_buffered or operand.released:
         return 1
     return 3 if operand.load and operand.store else 2
 
@@ -291,7 +293,7 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
         )
     ):
         return 1  # every tile would write all of it
-    if operand.fetched:
+    if operand.fetched and operand.anywhere:
         return 0
     region: tuple[Range, ...] = tuple((0, e) for e, _ in operand.extents(tile, problem.axes))
     if operand.buffered:
