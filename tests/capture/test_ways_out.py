@@ -126,3 +126,25 @@ def test_gradlet_verify_takes_a_folder(tmp_path: Path) -> None:
     assert gradlet.verify(str(tmp_path / "p"), steps=1).passed
     with pytest.raises(GradletError, match="is not a Gradlet project"):
         gradlet.verify(tmp_path)
+
+
+class Sent(nn.Module):
+    """It sends a part of itself to where the data are, as mixtures of experts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner.to(x.device)(x)
+        return out
+
+
+def test_a_module_that_is_sent_where_it_is() -> None:
+    assert_module_gradients(Sent(), (torch.randn(2, 6),))
+
+
+def test_a_complex_number_is_refused_in_one_message() -> None:
+    module = Calls(lambda x, w: torch.view_as_real(torch.exp((x * w) * 1j)).sum(-1), (4,))
+    with pytest.raises(GradletError, match=r"1j|complex"):
+        gradlet.capture(module, (torch.randn(1, 6),))

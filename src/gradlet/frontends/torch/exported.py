@@ -54,6 +54,7 @@ def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -
             with (
                 plain_attention(),
                 _plain_autocast(),
+                _modules_stay(),
                 own.written_out(),
                 modules_may_fail(),
                 redirect_stderr(StringIO()),
@@ -117,6 +118,23 @@ def _plain_autocast() -> Iterator[None]:
         yield
     finally:
         autocast.__enter__, autocast.__exit__ = enter, leave
+
+
+@contextmanager
+def _modules_stay() -> Iterator[None]:
+    """A module that forward sends to a device is there: all are on one, in float32."""
+    torch = require_torch()
+    usual = torch.nn.Module.to
+
+    def stay(module: Any, *args: Any, **options: Any) -> Any:
+        dtype = torch._C._nn._parse_to(*args, **options)[1]
+        return module if dtype in (None, torch.float32) else usual(module, *args, **options)
+
+    torch.nn.Module.to = stay
+    try:
+        yield
+    finally:
+        torch.nn.Module.to = usual
 
 
 def _run_once(
