@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import OWN_SPACE, Graph, Node, Site
-from gradlet.kernels.catalogue import MAY, Kernel, candidates, dtype_of, fetched, scratch_bytes
+from gradlet.kernels.catalogue import (
+    MAY,
+    Kernel,
+    candidates,
+    dtype_of,
+    fetched,
+    scratch_bytes,
+    updates,
+)
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.launch import Launch
@@ -47,6 +55,13 @@ class FusionGroup:
     @property
     def phase(self) -> str:
         return self.nodes[0].phase
+
+
+def dtype_of_node(graph: Graph, node: Node) -> str:
+    """What the kernel of a node is rendered for."""
+    site = graph.site(node)
+    lowering = OPS[node.op].lower(site)
+    return dtype_of(lowering.family, lowering.mode, site)
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,7 @@ class Lowerer:
         site = self.graph.site(first)
         lowering = op.lower(site)
         sizes, isa = lowering.sizes, self.target.isa
-        dtype = dtype_of(lowering.family, lowering.mode, site)
+        dtype = dtype_of_node(self.graph, last if epilogue in updates() else first)
         found = candidates(lowering.family, lowering.mode, epilogue, sizes, isa, dtype)
         if not found:
             raise GradletError(_no_kernel(site, dtype))
