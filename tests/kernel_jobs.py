@@ -75,8 +75,8 @@ def jobs_by_mode(dtype: str = F32.name) -> dict[tuple[str, str], list[Job]]:
     found["channel_sum", "sum"] = [
         _of_channels(job) for job in found["reduce", "sum"] if _kept(job)
     ]
-    own, *wide = dtype.split("/")
-    products = jobs_by_mode(own) if wide else found
+    element, *wide = dtype.split("/")
+    products = jobs_by_mode(element) if wide else found
     vectors = [job for job in products["gemm", "nn"] if _is_vector(job)]
     found["back", "sgd"] = [_back(job, wide) for job in vectors]
     found["back", "relu_sgd"] = [_back(job, wide, relu=True) for job in vectors]

@@ -185,16 +185,19 @@ def build(
     recipe: Recipe | None = None,
     layout: str = "chw",
     buffers: str = "auto",
+    exact: bool = False,
     dtype: str | Mapping[str, str] | None = None,
     force: bool = False,
     **capture_options: Any,
 ) -> Project:
-    """Capture, train, plan and emit in one call. force: files of an earlier project in the folder
-    are overwritten even if they were edited. dtype is that of the recipe."""
+    """Capture, train, plan and emit in one call. exact: without kernels whose errors are larger
+    than those of plain sums. force: files of an earlier project in the folder are overwritten even
+    if they were edited. dtype is that of the recipe."""
     folder = Path(folder)
     refuse_foreign(folder, force=force)
     check_layout(layout)
-    options, planning = {"batch": batch, **capture_options}, Options(buffers=buffers)
+    options = {"batch": batch, **capture_options}
+    planning = Options(buffers=buffers, exact=exact)
     request = Request(
         model,
         target,

@@ -65,6 +65,10 @@ ROWS: tuple[Case, ...] = (
         conv((1, c, h, w), (o, c, 1, 1), stride=(2, 2), bias=False)
         for c, o, h, w in ((6, 5, 4, 9), (3, 8, 3, 16), (9, 2, 2, 5))
     ),
+    # tiles of rows and columns that stick out
+    conv((1, 8, 8, 16), (8, 8, 3, 3), padding=(1, 1, 1, 1)),
+    conv((2, 9, 17, 6), (5, 9, 3, 3), padding=(1, 1, 1, 1), bias=False),
+    conv((1, 3, 10, 11), (8, 3, 3, 3)),
     # wider windows: as far as the map or less, and spread out
     *(
         conv((n, c, 6, w), (3, c, 5, 5), padding=(2, side, 2, side))

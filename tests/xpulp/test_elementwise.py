@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
@@ -21,8 +22,12 @@ UPDATES = ("momentum", "adam", "adamw", "squares")
 """Modes that test_updates.py has."""
 USED = [
     kernel
-    for kernel in catalogue.kernels()
-    if kernel.variant in ("stretch", "pieces", "curve", "growth") and kernel.mode not in UPDATES
+    for element in ELEMENTS.values()
+    if element.is_float
+    for kernel in catalogue.kernels(element.name)
+    if kernel.variant in ("stretch", "pieces", "curve", "growth")
+    and kernel.mode not in UPDATES
+    and kernel.family != "cast"
 ]
 SPECIAL = np.array([0x7FC00000, 0xFFC00000, 0x80000000, 0, 0x7F800000, 0xFF800000, 1], np.uint32)
 HYPER = np.array([0.5, 0.25], np.float32)
@@ -79,11 +84,12 @@ def jobs(
             sizes, shapes, result = {"count": size}, [(size,)] * 3, (size,)
         _, formal = catalogue.operands(kernel)
         settings = [operand for operand in formal if operand.dtype == "f32"]
-        inputs = [random(generator, shape) for shape in shapes[: len(formal) - len(settings)]]
-        inputs += [HYPER for _ in settings]
+        stored = kernel.element.stored
+        drawn = [random(generator, shape) for shape in shapes[: len(formal) - len(settings)]]
+        inputs = [*map(stored, drawn), *(HYPER for _ in settings)]
         sizes |= OWN_SIZES.get(kernel.family, {})
         in_place = {0: 0} if number % 3 == 0 and shapes[0] == result else {}
-        yield np.full(result, np.nan, np.float32), inputs, sizes, in_place
+        yield stored(np.full(result, np.nan, np.float32)), inputs, sizes, in_place
 
 
 BINARY = {
@@ -96,11 +102,15 @@ BINARY = {
 }
 
 
+def _values(kernel: Kernel, inputs: list[Array]) -> list[Any]:
+    return [v if v is HYPER else kernel.element.loaded(v) for v in inputs]
+
+
 def expected(kernel: Kernel, inputs: list[Array]) -> Any:
     """What the definition says; one operation more or less exactly, so float32 will do."""
     if kernel.family not in ("unary", "sgd", "binary") or kernel.mode == "reset":
         return None
-    first, *others = inputs
+    first, *others = _values(kernel, inputs)
     if kernel.mode == "relu":
         return np.where(first <= 0, np.float32(0), first)
     (second, *_) = others
@@ -128,10 +138,34 @@ def test_a_thousand_counts(kernel: Kernel, tmp_path: Path, part_of: Callable[[in
         ):
             made = runner.call(kernel, [output], inputs, sizes, in_place=in_place).outputs
             same = natives.call(kernel, [output], inputs, sizes)
-            value = expected(kernel, inputs)
+            value, element = expected(kernel, inputs), kernel.element
+            device, native = element.loaded(made[0]), element.loaded(same[0])
             if value is not None:
-                assert np.allclose(made[0], value, rtol=1e-6, atol=1e-6, equal_nan=True), sizes
+                held = element.rounded(value)
+                near = max(1e-6, 2 * element.unit_roundoff) if element.accumulate else 1e-6
+                assert np.allclose(device, held, rtol=near, atol=near, equal_nan=True), sizes
             # which NaN it is depends on the machine
-            known = ~np.isnan(same[0])
-            assert (np.isnan(made[0]) == ~known).all(), sizes
+            known = ~np.isnan(native)
+            assert (np.isnan(device) == ~known).all(), sizes
             assert same_bits([made[0][known]], [same[0][known]]), sizes
+
+
+@pytest.mark.parametrize("mode", ["widen", "narrow"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.filterwarnings("ignore:.* encountered in")
+def test_casts(mode: str, dtype: str, tmp_path: Path) -> None:
+    """Any count; subnormal numbers and what is too large for the narrow one are among them."""
+    kernel = Kernel("cast", mode, "", "stretch", dtype)
+    natives, generator = NativeReference([kernel], tmp_path, 8), np.random.default_rng(5)
+    wide, element = ELEMENTS["f32"], kernel.element
+    taken, given = (element, wide) if mode == "widen" else (wide, element)
+    with KernelRunner([kernel], cluster(), sanitize=True) as runner:
+        for count in range(1, 200):
+            value = random(generator, (count,)) * np.float32(10.0 ** generator.integers(-8, 8))
+            x, y = taken.stored(value), given.stored(np.full(count, np.nan, np.float32))
+            (made,) = runner.call(kernel, [y], [x], {"count": count}).outputs
+            (same,) = natives.call(kernel, [y], [x], {"count": count})
+            known = ~np.isnan(np.asarray(taken.loaded(x), np.float32))
+            assert same_bits([made[known]], [same[known]]), count
+            wanted = given.stored(taken.loaded(x))
+            assert same_bits([made[known]], [wanted[known]]), count

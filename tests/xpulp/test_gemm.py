@@ -69,7 +69,7 @@ def _fitting(kernel: Kernel, sizes: dict[str, int]) -> dict[str, int]:
     """The shape, or one that the variant takes: some sizes are small there."""
     variant = catalogue.variant_of(kernel)
     small = sizes["k"] % 7 + 1
-    changes: list[dict[str, int]] = [{}, {"m": small}, {"m": 1}, {"m": 1, "k": 2}, {"k": 1}]
+    changes: list[dict[str, int]] = [{}, {"m": small}, {"m": 1}, {"m": 1, "k": 4}, {"k": 1}]
     changes += [{"batch": 1, **change} for change in changes]
     for change in changes:
         if catalogue.fits(variant, {**sizes, **change}):

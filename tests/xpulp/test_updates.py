@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import Array
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
@@ -16,7 +17,13 @@ from gradlet.ops import OPS
 from gradlet.ops.learning.optimizer import update_op
 from tests.xpulp.support import NativeReference, cluster, same_bits
 
-CHOSEN = [kernel for kernel in catalogue.kernels() if kernel.variant == "stretch"]
+CHOSEN = [
+    kernel
+    for element in ELEMENTS.values()
+    if element.is_float
+    for kernel in catalogue.kernels(element.name)
+    if kernel.variant == "stretch"
+]
 UPDATES = [kernel for kernel in CHOSEN if kernel.mode in ("momentum", "adam", "adamw")]
 SQUARES = [kernel for kernel in CHOSEN if kernel.mode == "squares"]
 
@@ -40,33 +47,38 @@ def state(generator: np.random.Generator, count: int) -> Array:
 @pytest.mark.filterwarnings("ignore:.* encountered in")
 def test_a_thousand_updates(kernel: Kernel, tmp_path: Path, part_of: Callable[[int], int]) -> None:
     generator, natives = np.random.default_rng(6), NativeReference([kernel], tmp_path, 8)
+    element = kernel.element
     with KernelRunner([kernel], cluster(), sanitize=True) as runner:
         for number in range(part_of(1000)):
             count = number // 2 + 1
-            w, g, m = (state(generator, count) for _ in range(3))
+            w, g, m = (element.stored(state(generator, count)) for _ in range(3))
             hyper, steps = settings(kernel.mode, number), 1 + number % 4
             inputs = [w, g, hyper, m]
             if kernel.mode != "momentum":
                 correction = (1 - hyper[2:4].astype(np.float64) ** steps).astype(np.float32)
                 inputs += [np.square(state(generator, count)), correction]
-            outputs = [np.full(count, np.nan, np.float32) for _ in inputs[3:5]] + [w]
+            nothing = element.stored(np.full(count, np.nan, np.float32))
+            outputs = [nothing for _ in inputs[3:5]] + [w]
             outputs = outputs[: len(catalogue.operands(kernel)[0])]
             places = {0: 0, 1: 3, 2: 4}
             in_place = {i: places[i] for i in range(len(outputs))} if number % 3 else {}
             sizes = {"count": count}
             made = runner.call(kernel, outputs, inputs, sizes, in_place=in_place).outputs
             same = natives.call(kernel, outputs, inputs, sizes)
-            wide = [value.astype(np.float64) for value in inputs]
+            own = [v if v is hyper else element.loaded(v) for v in inputs]
+            wide = [np.asarray(value, np.float64) for value in own]
             wanted = update_op(kernel.mode).reference({}, *wide)
-            normal = np.square(g.astype(np.float64)) < 1e30
+            normal = np.square(wide[1]) < 1e30
             if kernel.mode != "momentum":  # what is nearly 0 as float32 divides badly
                 normal &= (hyper[4] > 0) | (wanted[2] > 1e-30)
-            for one, other, exact in zip(made, same, wanted, strict=True):
+            rounding = 1e-4 + 2 * element.unit_roundoff
+            for device, native, exact in zip(made, same, wanted, strict=True):
+                one, other = element.loaded(device), element.loaded(native)
                 known = ~np.isnan(other)
                 assert same_bits([one[known]], [other[known]]), number
                 assert (np.isnan(one) == ~known).all(), number
                 near = normal & np.isfinite(other) & (np.abs(exact) < 1e30)
-                assert np.allclose(one[near], exact[near], rtol=1e-4, atol=1e-4), number
+                assert np.allclose(one[near], exact[near], rtol=rounding, atol=1e-4), number
 
 
 @pytest.mark.parametrize("kernel", SQUARES, ids=lambda kernel: kernel.name)

@@ -127,7 +127,7 @@ def _captured(options: ModelOptions) -> tuple[Request, Captured]:
         options.prefix,
         options.recipe,
         options.capture_options(),
-        Options(buffers=options.buffers),
+        Options(buffers=options.buffers, exact=options.exact),
     )
     request.device()  # a wrong one is told at once
     with progress(f"capturing {options.model}"), warnings.catch_warnings():
@@ -210,13 +210,14 @@ def tune(
     exhaustive: cli_tune.Exhaustive = False,
     jobs: cli_tune.Jobs = 0,
     dask: cli_tune.Dask = "",
+    exact: cli_tune.Exact = False,
     force: Force = False,
     json_: Json = False,
 ) -> None:
     """Measure tiles and kernels on the simulator, and take the quickest of each node."""
     options = {"in": in_, "out-channels": out_channels, "kernel": kernel, "stride": stride}
     options |= {"out": out, "pad": pad, "groups": groups, "step": step}
-    device = {"target": target, "cores": cores, "l1": l1, "set": set_}
+    device = {"target": target, "cores": cores, "l1": l1, "set": set_, "exact": exact}
     chosen = cli_tune.settings_of(keep, exhaustive)
     result = cli_tune.tune_command(project, layer, options, device, chosen, jobs, dask, force)
     value = result.to_json()

@@ -75,6 +75,9 @@ class ModelOptions:
             help="auto, l1: all in L1, double: next tile fetched during this one, single, none."
         ),
     ] = "auto"
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Only kernels that round as plain sums do.")
+    ] = False
     layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw"
     update: Annotated[
         str | None,

@@ -36,6 +36,7 @@ Keep = Annotated[int, typer.Option("--keep", help="Candidates measured per call 
 Exhaustive = Annotated[bool, typer.Option("--exhaustive", help="Measure every candidate.")]
 Jobs = Annotated[int, typer.Option(help="Processes on this machine; 0: one per processor.")]
 Dask = Annotated[str, typer.Option(help="A Dask scheduler, tcp://HOST:PORT, instead.")]
+Exact = Annotated[bool, typer.Option("--exact", help="Only kernels that round as plain sums do.")]
 Layer = Annotated[str, typer.Option(help="Tune one layer instead of a project: conv2d or linear.")]
 
 
@@ -72,12 +73,12 @@ def tune_command(
         raise GradletError(f"--keep {chosen.keep}: at least one candidate has to be measured")
     with _bar() as progress:
         if folder is not None:
-            return tune_project(
-                folder, chosen, jobs=jobs, dask=dask, progress=progress, force=force
-            )
+            own = {"force": force, "exact": device["exact"]}
+            return tune_project(folder, chosen, jobs=jobs, dask=dask, progress=progress, **own)
         shape, attributes = _layer(layer, layer_options)
         sizes = {**({"L1": device["l1"]} if device["l1"] else {}), **settings(device["set"] or [])}
         target = targets.load(device["target"], cores=device["cores"], sizes=sizes)
+        target = target.exact() if device["exact"] else target
         step = layer_options["step"]
         return tune_layer(
             layer, attributes, shape, step, target, chosen, jobs=jobs, dask=dask, progress=progress

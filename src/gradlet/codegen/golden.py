@@ -54,7 +54,7 @@ def golden(plan: Plan) -> Golden:
     steps as float32 can follow and determines."""
     samples = sample_count(plan)
     carried = {name: value[:samples] for name, value in plan.graph.samples.items()}
-    steps = expect(replace(plan.graph, samples=carried), STEPS, rule=GOLDEN, look=looked_at)
+    steps = expect(replace(plan.judged, samples=carried), STEPS, rule=GOLDEN, look=looked_at)
     losses, overflows = [step.loss for step in steps], [step.overflows for step in steps]
     divergence = first_divergence(plan.graph, losses, overflows)
     steps = steps[: divergence or len(steps)]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gradlet.codegen.names import size_text
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, traits
 from gradlet.planner.launch import Launch, Ref
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
@@ -90,9 +90,14 @@ def arguments(
     given = ["me", *map(operand, launch.operands)]
     if scratch and catalogue.variant_of(launch.kernel).scratch:
         given.append(scratch)
-    if catalogue.families()[launch.kernel.family].stepped:
+    if catalogue.stepped(launch.kernel):
         given.append(step)
     return ", ".join([*given, sizes])
+
+
+def tile_step(kernel: catalogue.Kernel) -> str:
+    """C: the step that a kernel is told in a tile."""
+    return "GL_STEP(f, step)" if traits.kept(kernel) else "step"
 
 
 def _views(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str]:
@@ -117,7 +122,7 @@ def _views(plan: Plan, table: Table, names: Mapping[str, str]) -> Iterator[str]:
 
 
 def _functions(
-    plan: Plan, call: Call, arguments: Callable[[Launch, str], str]
+    plan: Plan, call: Call, arguments: Callable[[Launch, str, str], str]
 ) -> Iterator[dict[str, Any]]:
     """Those that the table knows, with the kernels that they run; the sizes of each are right
     behind those of the one before."""
@@ -126,6 +131,7 @@ def _functions(
         sizes, kernels = "f->last_sizes" if role == "last" else "f->sizes", []
         for launch in launches:
             symbol = launch.kernel.symbol(plan.prefix)
-            kernels.append({"symbol": symbol, "arguments": arguments(launch, sizes)})
+            step = tile_step(launch.kernel)
+            kernels.append({"symbol": symbol, "arguments": arguments(launch, sizes, step)})
             sizes = f"(const void *)((const {sizes_type(plan, launch)} *){sizes} + 1)"
         yield {"role": role, "kernels": kernels}

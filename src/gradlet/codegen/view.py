@@ -223,7 +223,6 @@ def _call(
     module = nodes[call.nodes[0]].module
     return {
         "index": index,
-        "repeat": call.repeat,
         "tiled": tiled_call(plan, call, names, scratch) if call.tiling else None,
         "link": chain.get(index),
         "phases": [] if call.tiling else _phases(plan, call, names, scratch, sizes),
@@ -275,18 +274,19 @@ def _golden_view(
 
 def _phases(
     plan: Plan, call: Call, names: Mapping[str, str], scratch: str, sizes: Mapping[str, str]
-) -> list[list[dict[str, str]]]:
+) -> list[list[dict[str, Any]]]:
     """The launches of a call without tiles, from one barrier to the next."""
 
     def operand(position: Ref) -> str:
         return "0" if position is None else f"T_{names[call.operands[position]]}"
 
-    phases: list[list[dict[str, str]]] = []
+    phases: list[list[dict[str, Any]]] = []
     for launch in call.whole:
         step, given = "step" if launch.repeat > 1 else "0", f"&{sizes[launch.sizes_key]}"
         own = {
             "symbol": launch.kernel.symbol(plan.prefix),
             "arguments": arguments(operand, scratch, launch, given, step),
+            "repeat": launch.repeat,
         }
         phases += [[own]] if launch.barrier else []
         if not launch.barrier:

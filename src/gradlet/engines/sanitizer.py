@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gradlet.kernels.catalogue import MAY, fetched
+from gradlet.kernels.traits import kept
 from gradlet.planner.model import REGIONS, Call, Plan
 from gradlet.planner.parts import followers
 from gradlet.planner.tiling import Tiling
@@ -196,7 +197,7 @@ class Sanitizer:
             span: updated or not fresh or any(span.meets(other) for other in inputs)
             for span, updated in outputs
         }
-        self._grant_operands(inputs, stays, scratch_stays=not entry.first)
+        self._grant_operands(inputs, stays, scratch_stays=_scratch_stays(entry, begun))
 
     def _grant_operands(
         self, inputs: Sequence[Span], outputs: Mapping[Span, bool], *, scratch_stays: bool
@@ -301,3 +302,9 @@ class Sanitizer:
             if buffer.kind != "arena" or buffer.first <= now <= buffer.last:
                 address = self.regions[buffer.region] + buffer.offset
                 yield Span(buffer.tensors[-1], address, buffer.bytes)
+
+
+def _scratch_stays(entry: Entry, begun: bool) -> bool:
+    """Whether a kernel may read what it finds in its scratch: of the step before, or of the tile
+    before, if it keeps something there."""
+    return not entry.first or (begun and bool(kept(entry.kernel)))

@@ -102,6 +102,8 @@ class Graph:
     stored    what lies otherwise than in the model: viewed as the first, permuted by the second
     results   what the outputs were asked for as, where there are several
     whole     inputs whose first dimension counts no samples
+    grown     results whose errors are larger than those of plain sums: how many times the largest
+              of their neighbours in a row, and how far away those are; by the kernels of a plan
 
     Names are unique and nothing more: what a tensor is for is told by its role and its readers. The
     model's own tensors come first and keep their names; `own_names` has those that could not.
@@ -123,6 +125,7 @@ class Graph:
     own_names: Mapping[str, str] = field(default_factory=dict, compare=False)
     results: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    grown: Mapping[str, tuple[float, int]] = field(default_factory=dict, compare=False)
 
     def own_name(self, name: str) -> str:
         """What the model itself calls a tensor."""

@@ -27,6 +27,7 @@ from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, fam
 from gradlet.ops.base import Size
 from gradlet.support.templates import environment
 from gradlet.targets.cost import Cost
+from gradlet.targets.target import INEXACT as INEXACT
 
 FAMILIES = Path(__file__).parent / "families"
 WEIGHT = "weight"
@@ -150,6 +151,7 @@ def candidates(
         Kernel(family, mode, epilogue, variant.name, "/".join((own, *wide)))
         for variant in entry.variants
         if variant.isa in isa
+        and (variant.exact or INEXACT in isa)
         and variant.takes(ELEMENTS[own])
         and (not wide or variant.isa == "c")
         and (not variant.modes or mode in variant.modes)
@@ -232,17 +234,17 @@ def modelled_cost(kernel: Kernel, sizes: Mapping[str, Size], cores: int, constan
     if variant.cost:
         named = {**vars(constants), **sizes, **dict(variant.params), "cores": cores}
         return float(evaluate(variant.cost, named))
-    known = getattr(_generator(variant), "cost", None) if variant.generator else None
+    known = getattr(generator_of(variant), "cost", None) if variant.generator else None
     return known(kernel.mode, sizes, cores, dict(variant.params), constants) if known else 0.0
 
 
 def cost_matters(kernel: Kernel) -> bool:
     """Whether it depends on the sizes of a tile how good a kernel is."""
     variant = variant_of(kernel)
-    return bool(variant.cost) or hasattr(_generator(variant), "cost")
+    return bool(variant.cost) or hasattr(generator_of(variant), "cost")
 
 
-def _generator(variant: Variant) -> Any:
+def generator_of(variant: Variant) -> Any:
     return (
         import_module(f"gradlet.kernels.xpulp.{variant.generator}") if variant.generator else None
     )
@@ -265,6 +267,11 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     if kernel.epilogue in updates():  # what is stored is the weight
         made = (replace(made[0], group=WEIGHT), *made[1:])
     return (*made, *extra.outputs), (*mode.inputs, *extra.inputs)
+
+
+def stepped(kernel: Kernel) -> bool:
+    """Whether it is called once per step, with the number of the step."""
+    return families()[kernel.family].stepped or variant_of(kernel).steps > 1
 
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
@@ -376,7 +383,7 @@ def _parameters(kernel: Kernel, prefix: str) -> list[str]:
     params += [f"const {c_type(i)} *{i.name}" for i in inputs]
     if variant_of(kernel).scratch:
         params.append(f"{kernel.element.sums.c} *scratch")
-    if families()[kernel.family].stepped:
+    if stepped(kernel):
         params.append("int32_t step")
     params.append(f"const {sizes_type(kernel.family, prefix)} *s")
     return params
@@ -391,7 +398,7 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     """What the generator of a variant makes, and the whole signature as its template needs it."""
     variant = variant_of(kernel)
     known = {**dict(variant.params), "element": kernel.element}
-    made: dict[str, str] = _generator(variant).generate(kernel.mode, kernel.epilogue, known)
+    made: dict[str, str] = generator_of(variant).generate(kernel.mode, kernel.epilogue, known)
     parameters = _parameters(kernel, prefix)
     names = [text.split()[-1].lstrip("*") for text in parameters]
     return {

@@ -88,7 +88,11 @@ class Variant:
     streams: inputs that the kernel itself copies to its scratch, piece by piece: those that `must`
     not lie in L1, and those that `may` lie anywhere. rank: of several that fit, the highest is
     taken; portable C stands below what is written for an instruction set. elements: those that it
-    is rendered for."""
+    is rendered for. steps: it is called so often, with the number of the step, and a barrier
+    between. released: inputs that only step 0 reads. keeps: those of them whose part of the
+    scratch stays as long as they are the same: of the first of these step 2 takes the place of step
+    0 then, of the second step 3. exact: its errors are
+    those of plain sums; else its generator says how large they are."""
 
     name: str
     template: str
@@ -102,6 +106,10 @@ class Variant:
     cost: str = ""
     streams: tuple[tuple[str, str], ...] = ()
     elements: tuple[str, ...] = (F32.name,)
+    steps: int = 1
+    released: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+    exact: bool = True
 
     def takes(self, element: Element) -> bool:
         kinds = {element.name}
@@ -182,6 +190,10 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     expanded(item.get("cost", ""), terms),
                     tuple(item.get("streams", {}).items()),
                     tuple(item.get("elements", (F32.name,))),
+                    item.get("steps", 1),
+                    tuple(item.get("released", ())),
+                    tuple(item.get("keeps", ())),
+                    item.get("exact", True),
                 )
 
 

@@ -16,6 +16,7 @@ from gradlet.ir.elements import Element
 from gradlet.ir.graph import Array, Graph, Site
 from gradlet.ops import OPS
 from gradlet.ops.base import Op
+from gradlet.oracle.growth import grown
 from gradlet.oracle.noise import disturbed
 
 WHOLE_PARTS = ("floor", "ceil", "trunc", "to_index")
@@ -164,7 +165,10 @@ def evaluate(
         operands = [given[n] if n in given else values[n] for n in site.node.inputs]
         results = op.reference(site.attrs, *operands)
         if measure:
-            spread.update(_spread(site, operands, results))
+            own = _spread(site, operands, results)
+            for name in graph.grown.keys() & own.keys():
+                own[name] = grown(own[name], *graph.grown[name])
+            spread.update(own)
         for tensor, result in zip(site.outs, results, strict=True):
             name = tensor.name
             if seed is not None and not _is_exact(

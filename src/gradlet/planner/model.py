@@ -12,6 +12,7 @@ from typing import Any
 from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
 from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.traits import growth, is_exact, steps
 from gradlet.ops.base import Size
 from gradlet.ops.cast import name_of
 from gradlet.planner.launch import Launch, launch_from_json
@@ -100,7 +101,9 @@ class Call:
     def by(self, kernel: Kernel) -> Call:
         """The same, not tiled, with another kernel in the place of the first."""
         first, *others = self.whole
-        return replace(self, whole=(replace(first, kernel=kernel), *others), tiling=None)
+        repeat = first.repeat // steps(first.kernel) * steps(kernel)
+        first = replace(first, kernel=kernel, repeat=repeat)
+        return replace(self, whole=(first, *others), tiling=None)
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -251,6 +254,17 @@ class Plan:
     def lower_bound(self) -> int:
         """The least that the data need, over all memories."""
         return sum(self.bound(m) - self.overhead(m) for m in self.target.memories)
+
+    @property
+    def judged(self) -> Graph:
+        """The graph, with how large the errors of these kernels may be."""
+        outputs = {node.name: node.outputs[0] for node in self.graph.nodes}
+        grown = {
+            outputs[call.nodes[0]]: max((g.factor, g.reach) for g in map(growth, call.kernels))
+            for call in self.calls
+            if not all(map(is_exact, call.kernels))
+        }
+        return replace(self.graph, grown=grown)
 
     def memory(self) -> dict[str, Any]:
         """Bytes used and there per level, and the least that this order of calls needs."""

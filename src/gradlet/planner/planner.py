@@ -45,12 +45,14 @@ class Options:
              before it is; none: no tiles, everything is used where it lies
     variants kernel variant by family, else the last that fits
     overrides   how calls are to run, by name, as far as that fits
+    exact    only kernels whose errors are those of plain sums
     """
 
     fuse: bool = True
     buffers: str = "auto"
     variants: Mapping[str, str] | None = None
     overrides: Mapping[str, ScheduleOverride] = field(default_factory=dict)
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.buffers not in BUFFERS:
@@ -88,6 +90,7 @@ def plan(
     in backing memory and computed tile by tile. Checked before it is returned. With fit=False a
     plan that is too large for the target is returned as well, to be looked at."""
     options = options or Options()
+    target = target.exact() if options.exact else target
     check_prefix(prefix)
     draft = _draft(graph, target, prefix, options)
     result = None

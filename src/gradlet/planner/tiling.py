@@ -53,7 +53,8 @@ class TileView:
     buffer: what the buffers of its stages are called, which are `stage_buffers`; "" if the operand
     is used where it lies. once: only the first tile of a reduction gets it. prefetched: its first
     region is fetched while the call before still computes. fetched: the operand stays in its
-    backing memory, and the kernel itself copies what it needs.
+    backing memory, and the kernel itself copies what it needs. released: only the first step of the
+    kernel reads it; the next region takes the place of this one behind that.
     """
 
     tensor: str
@@ -68,6 +69,7 @@ class TileView:
     once: bool = False
     prefetched: bool = False
     fetched: bool = False
+    released: bool = False
 
     def region(self, ranges: Sequence[Range]) -> Region:
         """What the tile with these ranges of all axes needs."""
@@ -146,6 +148,11 @@ class Tiling:
         loops = ", ".join(f"{axis.name} by {axis.tile} of {axis.size}" for axis in self.axes)
         how = ", double-buffered" if self.double_buffered else ""
         return f"{self.count} tiles{how}: {loops or 'whole'}"
+
+    @property
+    def releases(self) -> bool:
+        """Whether the next regions come in behind the first step of a tile, and not before."""
+        return any(view and view.released for view in self.views)
 
     @property
     def l1_bytes(self) -> int:

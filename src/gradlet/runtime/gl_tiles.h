@@ -47,14 +47,16 @@ typedef struct {
     uint8_t axes, views, reductions, double_buffered; /* axes: outermost first; reductions from this one on */
     int32_t count[GL_TILE_AXES];
     uint16_t sizes, last_sizes, first_step, steps; /* offsets; steps from size to size, and their number */
-    uint32_t first_only; /* bits of the axes along which only the first tile runs what is fused beside */
+    uint32_t first_only; /* bits of the axes along which only the first tile runs what is fused beside, or makes what is kept */
+    uint32_t skip; /* what those behind the first are told: the step that they begin with, or 1 */
+    uint32_t releases; /* the next regions come in behind the first call of the kernel, which alone reads some of them */
 } gl_tiling;
 
 /* What the kernel of a tile gets: its operands in the order of the call, and the sizes. */
 struct gl_frame {
     gl_kernel *kernel, *last;
     const void *sizes, *last_sizes;
-    int32_t skips; /* what is fused beside */
+    int32_t skips; /* what is fused beside, or kept from the tile before */
     void *t[GL_TILE_VIEWS];
 };
 
@@ -185,7 +187,7 @@ static __attribute__((noinline, unused)) void gl_frame_choose(const gl_walk *wal
     const int32_t *index = walk->index;
     for (uint32_t first_only = table->first_only; first_only; first_only >>= 1, ++index)
         if (first_only & 1) skips |= *index;
-    frame->skips = skips;
+    frame->skips = skips ? (int32_t)table->skip : 0;
     frame->kernel = added ? table->later : table->first;
     frame->last = complete ? table->last : 0;
     frame->sizes = start + table->sizes + offset.backing;
@@ -229,11 +231,20 @@ static inline void gl_tiles_end(const gl_walk *walk, gl_core me)
     gl_dma_wait_all();
 }
 
-static inline void gl_tiles_compute(const gl_frame *frame, int32_t repeat)
+/* The step that a kernel is told which keeps something from tile to tile. */
+#define GL_STEP(frame, step) ((step) == 0 && (frame)->skips > 1 ? (frame)->skips : (step))
+
+static __attribute__((noinline, unused)) void gl_tiles_step(const gl_frame *frame, int32_t step)
 {
-    for (int32_t step = 0; step < repeat; ++step) {
+    GL_EACH_CORE(me) { frame->kernel(me, frame, step); }
+}
+
+/* From some step on. */
+static inline void gl_tiles_compute(const gl_frame *frame, int32_t step, int32_t repeat)
+{
+    for (; step < repeat; ++step) {
         if (step > 0) GL_BARRIER();
-        GL_EACH_CORE(me) { frame->kernel(me, frame, step); }
+        gl_tiles_step(frame, step);
     }
     if (!frame->last) return;
     GL_BARRIER();
@@ -307,12 +318,17 @@ static __attribute__((noinline, unused)) void gl_tiles_run(
     GL_BARRIER();
     if (next && count > 1) gl_table_fetch(&behind, next, next_bytes);
     const int32_t repeat = walk.table->repeat, double_buffered = walk.table->double_buffered;
+    const int32_t releases = (int32_t)walk.table->releases;
     gl_frame *frame = &tiles->frames[0], *following = &tiles->frames[1];
     for (;;) {
         const int more = --count > 0;
         gl_walk_on(&walk);
+        if (releases) {
+            gl_tiles_step(frame, 0);
+            GL_BARRIER();
+        }
         if (double_buffered) gl_tiles_prepare(&walk, next ? &behind : 0, more ? following : 0);
-        gl_tiles_compute(frame, repeat);
+        gl_tiles_compute(frame, releases, repeat);
         if (!double_buffered) {
             GL_BARRIER();
             gl_tiles_prepare(&walk, next ? &behind : 0, more ? following : 0);

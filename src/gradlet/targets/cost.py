@@ -67,6 +67,9 @@ class Cost:
     sliding_edge: float = 25 * 4 / 0.55
     sliding_unit: float = 70 * 4 / 0.55
     sliding_start: float = 1000.0  # of a core, to begin with
+    # of convolutions by Winograd's algorithm (conv/winograd.py)
+    winograd_instruction: float = 1.35
+    winograd_start: float = 3500.0  # of a core, to begin with
     # of depthwise convolutions (depthwise/cost.py): a strip is a few pixels wide
     depthwise_instruction: float = 1.0
     depthwise_row: float = 4.0  # of a strip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 MAX_CORES = 16
 MAX_SIZE = 2**31 - 1
 DEFAULT = "pulp-open"
+INEXACT = "inexact"
+"""Among the instruction sets of a target: kernels whose errors are larger than those of plain sums
+may be taken."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class Target:
         """Bytes of a memory that are left for data."""
         stacks = self.stack * self.cores if memory == self.memories[0] else 0
         return memory.size - stacks - (self.code if memory == self.home else 0)
+
+    def exact(self) -> Target:
+        """The same, for plans whose sums are plain."""
+        return replace(self, isa=tuple(name for name in self.isa if name != INEXACT))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -179,6 +186,10 @@ def simulator_options(target: Target) -> list[str]:
     ]
 
 
+def _macros(isa: Sequence[str]) -> list[str]:
+    return [f"-DGL_{name.upper()}" for name in isa if name not in ("c", INEXACT)]
+
+
 def _from_toml(value: Mapping[str, Any], path: Path) -> Target:
     try:
         memories = tuple(
@@ -196,7 +207,7 @@ def _from_toml(value: Mapping[str, Any], path: Path) -> Target:
             memories,
             value.get("stack", 0),
             parse_size(value.get("code", 0)),
-            (*value.get("flags", ()), *(f"-DGL_{i.upper()}" for i in value["isa"] if i != "c")),
+            (*value.get("flags", ()), *_macros(value["isa"])),
             gvsoc=value.get("gvsoc", ""),
             cost=Cost.of(value.get("cost", {}), path),
         )

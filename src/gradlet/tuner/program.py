@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from gradlet.codegen.tiles import tile_step
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.program import link_script, port_header, with_stacks
@@ -60,8 +61,8 @@ class Function:
 
 def _call(kernel: Kernel, operands: Sequence[int | None], sizes: str) -> str:
     arguments = ["me", *("0" if p is None else f"f->t[{p}]" for p in operands)]
-    if catalogue.families()[kernel.family].stepped:
-        arguments.append("step")
+    if catalogue.stepped(kernel):
+        arguments.append(tile_step(kernel))
     return f"{kernel.symbol(PREFIX)}({', '.join([*arguments, sizes])});"
 
 

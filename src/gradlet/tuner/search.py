@@ -45,6 +45,15 @@ TRIES = 8
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Kernels that share a problem: seen_by is the one whose scratch and cost it has, or ""."""
+
+    seen_by: str
+    variants: tuple[str, ...]
+    doubted: bool = False
+
+
+@dataclass(frozen=True)
 class Settings:
     """keep: how many of the candidates of a call estimated best are measured (K_T). rounds:
     how often the neighbours of the best are tried after that, `around` of them at a time. tiles: an
@@ -148,8 +157,8 @@ class Search:
         """All of the space, the best estimated first."""
         assert self.request is not None
         most, found = max(self.settings.tiles, 4 * tiles), []
-        for problem, fetcher in self._problems():
-            found += self._overrides(problem, grid(problem, self.request.room, most), fetcher)
+        for problem, kind in self._problems():
+            found += self._overrides(problem, grid(problem, self.request.room, most), kind)
         return _ranked(found)
 
     @cached_property
@@ -157,37 +166,44 @@ class Search:
         """The best of each kind, then the best of the rest."""
         assert self.request is not None
         found: list[tuple[float, ScheduleOverride]] = []
-        for problem, fetcher in self._problems():
+        for problem, kind in self._problems():
             room = self.request.room
             candidates = [*explored(problem, room), *along_one_axis(problem, room)]
-            found += self._overrides(problem, candidates, fetcher)
+            found += self._overrides(problem, candidates, kind)
         ranked = _ranked(found)
         return [*_best_of_each_kind(ranked), *ranked]
 
-    def _problems(self) -> Iterator[tuple[Problem, str]]:
-        """What there is to choose, in each buffer mode: with all kernels that see operands
-        in backing memory through views, and with each that fetches some of them itself."""
+    def _problems(self) -> Iterator[tuple[Problem, Kind]]:
+        """What there is to choose, in each buffer mode: with all kernels that see operands in
+        backing memory through views, with each of these whose scratch and cost are of its own kind,
+        and with each that fetches some operands itself."""
         assert self.request is not None
-        for fetcher in ("", *self.tiler.fetchers(self.request)):
+        variants, own = self.tiler.variants_of(self.call), self.tiler.inexact(self.call)
+        plain = [variant for variant in variants if variant not in own]
+        kinds = [
+            Kind(
+                plain[-1] if own else "", tuple(plain if self.settings.exhaustive else plain[-2:])
+            ),
+            *(Kind(variant, (variant,)) for variant in own),
+            *(Kind(f, (f,), doubted=True) for f in self.tiler.fetchers(self.request)),
+        ]
+        for kind in kinds:
             for double_buffered in self.tiler.modes:
-                yield self.tiler.problem(self.request, double_buffered, fetcher), fetcher
+                yield self.tiler.problem(self.request, double_buffered, kind.seen_by), kind
 
     def _overrides(
-        self, problem: Problem, candidates: Iterable[Candidate], fetcher: str
+        self, problem: Problem, candidates: Iterable[Candidate], kind: Kind
     ) -> list[tuple[float, ScheduleOverride]]:
         """With every kernel; those further down the catalogue are thought to be quicker, and those
         that fetch operands themselves slower."""
-        variants = [fetcher] if fetcher else self.tiler.variants_of(self.call)
-        if not self.settings.exhaustive:
-            variants = variants[-2:]
         found = []
         for candidate in candidates:
             split = tuple((problem.axes[n].name, candidate.tile[n]) for n in candidate.order)
-            for rank, variant in enumerate(reversed(variants)):
+            for rank, variant in enumerate(reversed(kind.variants)):
                 override = ScheduleOverride(split, problem.double_buffered, variant)
                 self.estimated[override] = candidate.cost
                 self.tiles[override] = candidate.tile
-                found.append((candidate.cost * (1 + rank + bool(fetcher)), override))
+                found.append((candidate.cost * (1 + rank + kind.doubted), override))
         return found
 
     def _around(self, leaders: Iterable[ScheduleOverride]) -> list[ScheduleOverride]:
@@ -197,10 +213,10 @@ class Search:
         tiles = dict.fromkeys(
             self.tiles[override] for override in leaders if override in self.tiles
         )
-        for problem, fetcher in self._problems():
+        for problem, kind in self._problems():
             for tile in tiles:
                 steps = neighbours(problem, tile, self.request.room)
-                found += [override for _, override in self._overrides(problem, steps, fetcher)]
+                found += [override for _, override in self._overrides(problem, steps, kind)]
         expected = self._expected(found)
         return sorted(expected, key=lambda override: (expected[override], str(override)))
 

@@ -79,7 +79,7 @@ def _within(loss: Loss) -> bool:
 def findings_of(project: Project, shown: Shown, oracle: Oracle, steps: int) -> Findings:
     """All tensors and losses of so many steps, or of those before training is chaotic; of none,
     what the first has before it overflows."""
-    graph, ran = project.plan.graph, len(oracle.losses)
+    graph, ran = project.plan.judged, len(oracle.losses)
     judging = _Judging(project, shown, oracle, steps)
     quick = judging.by(expect_in_turn(graph, ran), QUICK)
     if quick.passed:  # a few draws do not tell; many do

@@ -112,7 +112,7 @@ def unlike(plan: Plan, data: GoldenData, steps: Sequence[Expectation]) -> str:
         return ""
     count = sample_count(plan)
     carried = {name: value[:count] for name, value in plan.graph.samples.items()}
-    graph = replace(plan.graph, samples=carried)
+    graph = replace(plan.judged, samples=carried)
     again = expect(graph, len(data.losses), rule=GOLDEN, look=looked_at)
     if data.losses_allowed[0] == NOT_COMPARED and first_undetermined(graph, again) == 0:
         return ""

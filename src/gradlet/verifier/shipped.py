@@ -106,7 +106,7 @@ def _other_functions(project: Project, run: Run) -> Iterator[str]:
     later = {state: graph.data[state] + np.array([0, 5, 0], np.int32)} if state else {}
     untrained = host.run(project, steps=0, predict=True, setters=True, overrides=later)
     still = {state: graph.data[state] * np.array([1, 1, 0], np.int32)} if state else {}
-    wanted = expect(graph, 1, overrides=still, rule=CAREFUL)[0] if still else None
+    wanted = expect(project.plan.judged, 1, overrides=still, rule=CAREFUL)[0] if still else None
     for name in graph.outputs:
         outputs = untrained.outputs[0][name]
         value = outputs[(graph.accumulate - 1) % len(outputs)]

@@ -47,10 +47,10 @@ class NativeReference:
         needed = catalogue.scratch_bytes(kernel, sizes, self.cores)
         scratch = [np.zeros(-(-needed // 8))] if needed else []  # aligned for any element
         pointers = [_pointer(v) for v in (*made, *inputs, *scratch)]
-        stepped = catalogue.families()[kernel.family].stepped
+        stepped = catalogue.stepped(kernel)
         function = getattr(self.library, kernel.name)
         function.restype = None
-        for step in range(repeat):
+        for step in range(repeat * catalogue.variant_of(kernel).steps):
             arguments = [*pointers, *([step] if stepped else []), _pointer(words)]
             for core in range(self.cores):
                 function(Core(core, self.cores), *arguments)

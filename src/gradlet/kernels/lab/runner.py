@@ -40,6 +40,20 @@ class Outcome:
     stalls: tuple[Mapping[str, int], ...]  # by core, by cause
 
 
+def _together(steps: Sequence[Outcome]) -> Outcome:
+    """The steps of one kernel as a single call."""
+    if len(steps) == 1:
+        return steps[0]
+    counts = zip(*(step.instructions for step in steps), strict=True)
+    causes = zip(*(step.stalls for step in steps), strict=True)
+    return Outcome(
+        steps[-1].outputs,
+        sum(step.cycles for step in steps),
+        tuple(map(sum, counts)),
+        tuple({name: sum(own[name] for own in stalls) for name in stalls[0]} for stalls in causes),
+    )
+
+
 @lru_cache(maxsize=4)
 def _symbols(elf: bytes) -> Symbols:
     return Symbols(elf)
@@ -82,17 +96,23 @@ class Paused:
         is behind the limit."""
         self.milestone += 1
         while max(self.passed) < self.milestone:
-            status = self.machine.run(limit)
-            self.machine.take_stdout()
-            if status == STATUS_LIMIT and limit < LIMIT:
+            if not self._go_on(limit, symbol):
                 self.milestone -= 1  # still the next one
                 return False
-            if status not in (STATUS_BREAK, STATUS_DRAIN):
-                raise SimError(explain(self.machine, status, self.symbols))
-            for core, pc in self.machine.take_breaks():
-                self.passed[core] += 1
-                if self.passed[core] == self.milestone and pc != self.place(symbol):
-                    raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
+        return True
+
+    def _go_on(self, limit: int, symbol: str = "") -> bool:
+        """Run until some cores come to a milestone; False if none does up to the limit."""
+        status = self.machine.run(limit)
+        self.machine.take_stdout()
+        if status == STATUS_LIMIT and limit < LIMIT:
+            return False
+        if status not in (STATUS_BREAK, STATUS_DRAIN):
+            raise SimError(explain(self.machine, status, self.symbols))
+        for core, pc in self.machine.take_breaks():
+            self.passed[core] += 1
+            if symbol and self.passed[core] == self.milestone and pc != self.place(symbol):
+                raise SimError(f"core {core} is at {self.symbols.name(pc)}, not at {symbol}")
         return True
 
 
@@ -123,7 +143,7 @@ class KernelRunner(Paused):
     ) -> Outcome:
         """One call. An output's array has its initial contents; with `in_place` (output: input) it
         lies where that input does. known: outputs that the kernel reads before it writes them.
-        repeat: the steps of a kernel that has several; the cost is that of the last. level: the
+        repeat: the steps of an op that has several; the cost is that of the last. level: the
         memory for operands, else the nearest; scratch is in L1, what the kernel must fetch itself
         never is."""
         l1 = self.target.memories[0].name
@@ -160,13 +180,13 @@ class KernelRunner(Paused):
                 [(at, scratch) for at in at_scratch],
                 {at_outputs[index] for index in known},
             )
-        stepped = catalogue.families()[kernel.family].stepped
-        for step in range(repeat):
+        stepped, outcomes = catalogue.stepped(kernel), []
+        for step in range(repeat * catalogue.variant_of(kernel).steps):
             own = [*words, *([step] if stepped else []), at_sizes]
             self.machine.write(self.place("gl_runner"), np.array(own, np.uint32).tobytes())
-            outcome = self._run(list(zip(at_outputs, outputs, strict=True)))
+            outcomes.append(self._run(list(zip(at_outputs, outputs, strict=True))))
         self._withdraw(granted, copied)
-        return outcome
+        return _together(outcomes[-catalogue.variant_of(kernel).steps :])
 
     def _withdraw(
         self, granted: Sequence[tuple[int, int]], copied: Sequence[tuple[int, int]]
@@ -185,6 +205,8 @@ class KernelRunner(Paused):
         self.reach("gl_runner_end")
         after = self._counters()
         self.reach("gl_runner_wait")
+        while min(self.passed[: self.target.cores]) < self.milestone:
+            self._go_on(LIMIT)  # those that are behind have not told their cycles yet
         cycles = self.machine.read(self.place("gl_runner") + 4 + 4 * ARGUMENTS, 4 * 16)
         return Outcome(
             tuple(

@@ -14,6 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from gradlet.ir.graph import Array, Graph
+from gradlet.kernels.catalogue import operands
+from gradlet.kernels.traits import released
 from gradlet.planner.model import BIAS_GRADIENT, Buffer, Call
 from gradlet.planner.tiling import TileView, Tiling
 
@@ -200,13 +202,25 @@ class TileReplay(Moves):
             if view is not None and view.buffer:
                 yield position, view
 
+    def _released(self) -> Iterator[str]:
+        """A region may only go early if nothing reads it but the first step of a kernel."""
+        for position, view in self._views():
+            if not view.released:
+                continue
+            for launch in self.tiling.launches:
+                first = len(operands(launch.kernel)[0])
+                own = {launch.operands[first + number] for number in released(launch.kernel)}
+                if position in set(launch.operands) - own:
+                    yield f"'{launch.kernel.name}' reads '{view.tensor}' in more than one step"
+
     def _buffers(self) -> Iterator[str]:
+        yield from self._released()
         for _, view in self._views():
             buffers = [self.shadow.places.get(name) for name in view.stage_buffers]
             if not all(buffer and buffer.bytes >= view.stage_bytes for buffer in buffers):
                 yield f"the view on '{view.tensor}' has no room"
             elif self.tiling.double_buffered and view.axes:
-                least = 3 if view.load and view.store else 2
+                least = 1 if view.released else 3 if view.load and view.store else 2
                 if view.stages < least:
                     yield f"the view on '{view.tensor}' needs {least} stages"
         yield from self._overlaps()
@@ -257,7 +271,7 @@ class TileReplay(Moves):
         for position in loads:
             view = self.tiling.views[position]
             assert view is not None
-            if self.stages[position] == used[1][position]:
+            if self.stages[position] == used[1][position] and not view.released:
                 yield f"the next region of '{view.tensor}' overwrites the one in use"
             for stored, region, stage in leaving:
                 other = self.tiling.views[stored]

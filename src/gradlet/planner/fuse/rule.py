@@ -16,8 +16,10 @@ from gradlet.kernels.catalogue import (
     scratch_bytes,
     updates,
 )
+from gradlet.kernels.traits import steps
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
+from gradlet.planner.choice import worthwhile
 from gradlet.planner.launch import Launch
 from gradlet.planner.model import Call
 from gradlet.targets.target import Target
@@ -109,6 +111,8 @@ class Lowerer:
         found = candidates(lowering.family, lowering.mode, epilogue, sizes, isa, dtype)
         if not found:
             raise GradletError(_no_kernel(site, dtype))
+        macs = op.work(site).macs
+        found = worthwhile(found, sizes, macs, self.target)
         kernel = self.best([k for k in found if self._has_room(k, sizes)], last.name)
         outputs = last.outputs + ("",) * (len(OPS[last.op].outputs) - len(last.outputs))
         beside = group.beside[-1].outputs if group.beside else ()
@@ -123,9 +127,9 @@ class Lowerer:
             group.phase,
             (*outputs, *beside),
             (*inputs, *others),
-            (Launch(kernel, operands, (sizes,), repeat=lowering.repeat),),
+            (Launch(kernel, operands, (sizes,), repeat=lowering.repeat * steps(kernel)),),
             self.scratch(kernel, sizes, last.name),
-            op.work(site).macs,
+            macs,
         )
 
     def _has_room(self, kernel: Kernel, sizes: Mapping[str, Size]) -> bool:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from math import prod
 
 from gradlet.ir.graph import Graph, Node, Site
-from gradlet.kernels.catalogue import candidates
+from gradlet.kernels.catalogue import Kernel, candidates
+from gradlet.kernels.traits import is_exact
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis
+from gradlet.planner.choice import rivals, worthwhile
 from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.model import Call
 from gradlet.planner.tile.classes import (
@@ -25,7 +27,7 @@ from gradlet.planner.tile.launches import TileLaunches
 from gradlet.planner.tile.request import Problems
 from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
 from gradlet.planner.tile.search import Candidate, Operand, Problem, estimate, explored
-from gradlet.planner.tile.streaming import backing_sizes, fetching
+from gradlet.planner.tile.streaming import backing_sizes, fetching, releasing
 from gradlet.planner.tiling import TileAxis, Tiling
 from gradlet.targets.target import Target
 
@@ -121,12 +123,24 @@ class Tiler:
                 for n, operand in enumerate(operands)
             ]
             tries.append((call, seen))
+        others = rivals(self._candidates(call))
         for own, given in tries:
             for double_buffered in self.modes:
-                schedule = self._tiled(group, own, site, given, room, double_buffered)
-                if schedule is not None:
-                    return schedule
+                kernels = others if others and own is call else [None]
+                found = [
+                    self._tiled(group, own, site, given, room, double_buffered, kernel)
+                    for kernel in kernels
+                ]
+                if able := [schedule for schedule in found if schedule is not None]:
+                    return min(able, key=lambda schedule: schedule.cost)
         return Schedule(call.kernel, None, 0)
+
+    def _candidates(self, call: Call) -> list[Kernel]:
+        """For the whole node, plainest first; some may not take the sizes of a tile."""
+        kernel = call.kernel
+        sizes, isa = call.sizes, self.target.isa
+        found = candidates(kernel.family, kernel.mode, kernel.epilogue, sizes, isa, kernel.dtype)
+        return worthwhile(found, sizes, call.macs, self.target)
 
     def fetchers(self, request: TilingRequest) -> list[str]:
         """Variants that fetch an operand of this call themselves."""
@@ -141,7 +155,10 @@ class Tiler:
         for call, seen in fetching(request.call, operands, self.target.isa):
             if call.kernel.variant == variant:
                 return call, seen
-        return request.call, operands
+        call = request.call
+        if variant in self.variants_of(call):
+            call = call.by(replace(call.kernel, variant=variant))
+        return call, releasing(call, operands)
 
     def realised(self, request: TilingRequest, override: ScheduleOverride) -> Schedule | None:
         """An override as a schedule, if it can be done as it asks."""
@@ -178,11 +195,12 @@ class Tiler:
         return request.problems[key]
 
     def variants_of(self, call: Call) -> list[str]:
-        """Kernels for the whole node, plainest first; some may not take the sizes of a tile."""
-        kernel = call.kernel
-        sizes, isa = call.sizes, self.target.isa
-        found = candidates(kernel.family, kernel.mode, kernel.epilogue, sizes, isa, kernel.dtype)
-        return list(dict.fromkeys(kernel.variant for kernel in found))
+        """Those of kernels for the whole node, plainest first."""
+        return list(dict.fromkeys(kernel.variant for kernel in self._candidates(call)))
+
+    def inexact(self, call: Call) -> list[str]:
+        """Those of them that round more than plain sums do."""
+        return [kernel.variant for kernel in self._candidates(call) if not is_exact(kernel)]
 
     def _tiled(
         self,
@@ -192,8 +210,13 @@ class Tiler:
         operands: Sequence[Operand | None],
         room: int,
         double_buffered: bool,
+        kernel: Kernel | None = None,
     ) -> Schedule | None:
+        """With this kernel, if one is given, else with the best for the tiles."""
         refused: set[str] = set()
+        variant = kernel.variant if kernel else ""
+        call = call.by(kernel) if kernel else call
+        operands = releasing(call, operands)
         while True:
             problem = self.problems.problem_of(
                 group, call, site, operands, refused, double_buffered
@@ -201,7 +224,7 @@ class Tiler:
             found = explored(problem, room)
             if not found:
                 return None
-            made = self._made(group, call, site, operands, problem, found[0])
+            made = self._made(group, call, site, operands, problem, found[0], variant)
             if isinstance(made, str):
                 refused.add(made)
                 continue
@@ -268,7 +291,7 @@ class Tiler:
         tiling = Tiling(tuple(tiles), views, problem.double_buffered)
         launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
         scratch = max(self.problems.scratch(kernel, item) for item in sizes)
-        return Schedule(kernel, replace(tiling, launches=launches), scratch)
+        return Schedule(kernel, replace(tiling, launches=launches), scratch, found.cost)
 
     def _split(self, site: Site, problem: Problem, found: Candidate) -> list[TileAxis] | str:
         """The axes that are split, outermost first, or the name of one that cannot be."""

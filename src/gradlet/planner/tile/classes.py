@@ -87,4 +87,5 @@ def view_on(
         stage_bytes=stage_size(largest, operand.item),
         load=operand.load,
         store=operand.store,
+        released=operand.released and double_buffered and bool(spans),
     )

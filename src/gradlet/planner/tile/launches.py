@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from gradlet.ir.graph import Graph, Node, Site
 from gradlet.kernels.catalogue import Kernel, candidates, operands, updates, variant_of
+from gradlet.kernels.traits import is_exact, steps
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.fuse.epilogue import lowered, post_op
@@ -40,8 +41,8 @@ class TileLaunches:
         kernel = self._common(call.kernel, epilogue, sizes, variant)
         if not summed or kernel is None:
             return kernel, None
-        more = self._common(call.kernel, SUM, sizes, variant)
-        return (kernel, more) if more else (None, None)
+        more = self._common(call.kernel, SUM, sizes, variant or kernel.variant)
+        return (kernel, more) if more and steps(more) == steps(kernel) else (None, None)
 
     def of(
         self,
@@ -84,11 +85,12 @@ class TileLaunches:
         places = (*results, *range(begin, begin + taken))
         first: tuple[Ref, ...] = tuple(p if tiling.views[p] else None for p in places)
         when = When(FIRST if more else EVERY)
-        yield Launch(kernel, first, sizes, when, repeat=call.repeat)
+        repeat = call.repeat // steps(call.kernel) * steps(kernel)
+        yield Launch(kernel, first, sizes, when, repeat=repeat)
         if more:
             once = {p for p, view in enumerate(tiling.views) if view and view.once}
             later = tuple(None if p in once else p for p in first)
-            yield Launch(more, later, sizes, When(LATER), repeat=call.repeat)
+            yield Launch(more, later, sizes, When(LATER), repeat=repeat)
 
     def _beside(
         self, group: FusionGroup, call: Call, tiling: Tiling, gradient: int | None
@@ -167,6 +169,7 @@ class TileLaunches:
             able = candidates(
                 like.family, like.mode, epilogue, item, isa, like.dtype, streamed=streamed
             )
+            able = _as_exact(able, like, variant)
             found = able if found is None else [kernel for kernel in found if kernel in able]
         wanted = variant or self.variants.get(like.family)
         named = [kernel for kernel in found or () if kernel.variant == wanted]
@@ -174,6 +177,12 @@ class TileLaunches:
         if streamed:  # others do not find that operand
             usable = [kernel for kernel in found or () if kernel.variant == like.variant]
         return usable[-1] if usable else None
+
+
+def _as_exact(found: Sequence[Kernel], like: Kernel, variant: str) -> list[Kernel]:
+    """Where the whole is computed by plain sums, what is not was not worth it, unless asked for."""
+    plain = bool(like.variant) and is_exact(like)
+    return [k for k in found if not plain or is_exact(k) or k.variant == variant]
 
 
 def _update_operands(call: Call, states: Sequence[int], gradient: int) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ TILING = Struct(
         *_of("B", "axes views reductions double_buffered"),
         ("count", "i", AXES),
         *_of("H", "sizes last_sizes first_step steps"),
-        *_of("I", "first_only"),
+        *_of("I", "first_only skip releases"),
     ),
 )
 VIEW = Struct(

@@ -19,6 +19,7 @@ class Schedule:
     kernel: Kernel
     tiling: Tiling | None
     scratch: int  # bytes
+    cost: float = 0.0  # cycles that the model thinks it takes
 
     @property
     def needed(self) -> int:

@@ -42,6 +42,7 @@ class Operand:
     farthest: bool = False  # it lies in the memory behind that of the program
     fetched: bool = False  # by the kernel itself, from where it lies
     beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
+    released: bool = False  # only the first step of a kernel reads it
 
     def extents(self, tile: Sequence[int], axes: Sequence[Axis]) -> Iterator[tuple[int, int]]:
         """The extent of each dimension in a full tile, and of the whole."""
@@ -275,7 +276,7 @@ def cost_model(problem: Problem, tile: tuple[int, ...], constants: Cost | None =
 
 def stages(operand: Operand, moves: bool, double_buffered: bool) -> int:
     """Copies of a region that are in use at a time: fetched, computed with, written back."""
-    if not moves or not double_buffered:
+    if not moves or not double_buffered or operand.released:
         return 1
     return 3 if operand.load and operand.store else 2
 

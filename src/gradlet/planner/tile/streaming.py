@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gradlet.ir.graph import Site
 from gradlet.kernels.catalogue import Kernel, candidates, families, fetched
+from gradlet.kernels.traits import released
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
 from gradlet.planner.model import Call
@@ -32,6 +33,16 @@ def fetching(
         if own:
             found.append((call.by(other), seen))
     return found
+
+
+def releasing(call: Call, operands: Sequence[Operand | None]) -> list[Operand | None]:
+    """The operands as the kernel of the call sees them that reads some in its first step alone."""
+    first = len(call.outputs)
+    own = {first + number for number in released(call.kernel)}
+    return [
+        replace(operand, released=n in own) if operand else None
+        for n, operand in enumerate(operands)
+    ]
 
 
 def backing_sizes(site: Site, kernel: Kernel) -> dict[str, Size]:

@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from gradlet.kernels.traits import kept
 from gradlet.ops.base import Size
 from gradlet.planner.launch import EVERY, FIRST, LAST, LATER, Launch
 from gradlet.planner.tile.layout import FRAME, OFFSET, REGION, STATE, STEP, TILING, VIEW, WORD
@@ -73,6 +74,8 @@ class Table:
             "count": tuple(axis.count for axis in tiling.axes),
             "steps": len(self.steps) - self.size_steps,
             "first_only": skipped(tiling),
+            "skip": max(1, kept_along(tiling)[1]),
+            "releases": int(tiling.releases),
         }
 
 
@@ -184,9 +187,25 @@ def sized(tiling: Tiling) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
 
 
 def skipped(tiling: Tiling) -> int:
-    """Bits of the axes along which only the first step runs what has no barrier before it."""
+    """Bits of the axes along which only the first step runs what has no barrier before it, or makes
+    what its kernel keeps."""
     beside = {launch.when.first_along for launch in tiling.launches if not launch.barrier}
-    return sum(1 << number for number in beside.pop()) if beside else 0
+    axes = beside.pop() if beside else kept_along(tiling)[0]
+    return sum(1 << number for number in axes)
+
+
+def kept_along(tiling: Tiling) -> tuple[Sequence[int], int]:
+    """The axes inside of those that move an operand of which the kernel keeps something, and the
+    step that it is told along these. What is kept must stay where it is in the scratch, whatever
+    else is there: tiles along these axes are of one class."""
+    first, count = tiling.launches[0], len(tiling.axes)
+    for number, step in kept(first.kernel).items():
+        place = first.operands[number]
+        view = None if place is None else tiling.views[place]
+        inner = range(max(view.axes, default=-1) + 1, count) if view else range(0)
+        if inner and (step == 2 or all(tiling.axes[n].class_count == 1 for n in inner)):
+            return inner, step
+    return (), 0
 
 
 def views_of(tiling: Tiling) -> int:

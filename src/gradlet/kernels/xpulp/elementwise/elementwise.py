@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradlet.ir.elements import F32, Element
+from gradlet.kernels.xpulp.elementwise.access import Access
 from gradlet.kernels.xpulp.isa.arithmetic import DIVIDED, DIVISION, Line
 from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, AssemblyError
 
@@ -232,14 +234,17 @@ MAPS = {
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
     """map: what it is called here; more: further functions that the template uses."""
-    item = MAPS[params.get("map", mode)]
-    made = {name: stretch(name, MAPS[name]) for name in params.get("more", ())}
-    return {"stretch": stretch("stretch", item), **made, **item.literals}
+    item, element = MAPS[params.get("map", mode)], params.get("element", F32)
+    made = {name: stretch(name, MAPS[name], element) for name in params.get("more", ())}
+    return {"stretch": stretch("stretch", item, element), **made, **item.literals}
 
 
-def stretch(name: str, item: Map) -> str:
-    """The C function name(results, inputs, count, constants, steps in bytes); count is not 0."""
-    asm = Asm(name)
+def stretch(name: str, item: Map, element: Element = F32, to: Element | None = None) -> str:
+    """The C function name(results, inputs, count, constants, steps in bytes); count is not 0.
+
+    to: the element of the results, where it is another one."""
+    asm, bare = Asm(name), not item.body and to is None
+    taken, given = Access(element, bare), Access(to or element, bare)
     numbers = ("numbers",) if item.packed else item.constants
     names = (*item.outputs, *item.inputs, "count", *numbers, *item.step_names)
     argument = dict(zip(names, (*ARGUMENTS, ON_STACK), strict=False))
@@ -250,7 +255,7 @@ def stretch(name: str, item: Map) -> str:
     if kept:
         asm.push(kept)
     _constants(asm, item, argument)
-    rare = _loops(asm, item, argument, places)
+    rare = _Loops(asm, item, argument, taken, given).write(places)
     if kept:
         asm.pop(kept)
     else:
@@ -259,12 +264,12 @@ def stretch(name: str, item: Map) -> str:
         asm.label(label)
         _lines(asm, lines, argument, places[:1])
         asm.branch("j", to=back)
-    return asm.function(parameters(item, numbers))
+    return asm.function(parameters(item, numbers, element, to or element))
 
 
-def parameters(item: Map, numbers: Sequence[str]) -> str:
-    found = [*(f"float *{name}" for name in item.outputs)]
-    found += [*(f"const float *{name}" for name in item.inputs), "int count"]
+def parameters(item: Map, numbers: Sequence[str], taken: Element, given: Element) -> str:
+    found = [*(f"{given.c} *{name}" for name in item.outputs)]
+    found += [*(f"const {taken.c} *{name}" for name in item.inputs), "int count"]
     found += ["const void *numbers"] if item.packed else [f"float {n}" for n in numbers]
     return ", ".join([*found, *(f"int {name}" for name in item.step_names)])
 
@@ -298,44 +303,52 @@ def _constants(asm: Asm, item: Map, argument: dict[str, str]) -> None:
         asm.li(argument[name], value)
 
 
-def _loops(
-    asm: Asm, item: Map, argument: dict[str, str], places: list[dict[str, str]]
-) -> list[Rare]:
-    """All elements; what is rare comes back as labels and lines."""
-    number = argument["count"]
-    if item.at_once == 1:
-        with asm.loop(0, number):
-            return _elements(asm, item, argument, places)
-    last, out, pairs = asm.fresh(), asm.fresh(), SCRATCH[0]  # only until the loop begins
-    asm("srli", pairs, number, AT_ONCE.bit_length() - 1)
-    asm("andi", number, number, AT_ONCE - 1)
-    asm.branch("beqz", pairs, to=last)
-    asm.compressed(False)
-    with asm.loop(0, pairs):
-        _elements(asm, item, argument, places)
-    asm.compressed(True)
-    asm.branch("beqz", number, to=out)
-    asm.label(last)
-    _elements(asm, item, argument, places[:1])
-    asm.label(out)
-    return []
+@dataclass(frozen=True)
+class _Loops:
+    """taken, given: how inputs and results lie in memory."""
 
+    asm: Asm
+    item: Map
+    argument: dict[str, str]
+    taken: Access
+    given: Access
 
-def _elements(
-    asm: Asm, item: Map, argument: dict[str, str], places: list[dict[str, str]]
-) -> list[Rare]:
-    common = argument.get("step", 4)
-    for name in item.inputs:
-        for place in places:
+    def write(self, places: list[dict[str, str]]) -> list[Rare]:
+        """All elements; what is rare comes back as labels and lines."""
+        asm, number = self.asm, self.argument["count"]
+        if self.item.at_once == 1:
+            with asm.loop(0, number):
+                return self._elements(places)
+        last, out, pairs = asm.fresh(), asm.fresh(), SCRATCH[0]  # only until the loop begins
+        asm("srli", pairs, number, AT_ONCE.bit_length() - 1)
+        asm("andi", number, number, AT_ONCE - 1)
+        asm.branch("beqz", pairs, to=last)
+        asm.compressed(False)
+        with asm.loop(0, pairs):
+            self._elements(places)
+        asm.compressed(True)
+        asm.branch("beqz", number, to=out)
+        asm.label(last)
+        self._elements(places[:1])
+        asm.label(out)
+        return []
+
+    def _elements(self, places: list[dict[str, str]]) -> list[Rare]:
+        asm, argument = self.asm, self.argument
+        common = argument.get("step", self.taken.step)
+        steps: dict[str, int | str] = {}
+        for name in self.item.inputs:
             along = argument.get(f"{GOES_WITH.get(name)}_step", common)
-            step = argument.get(f"{name}_step", along)
-            asm.lw_post(place[name], argument[name], step)
-    rare = _lines(asm, item.body, argument, places)
-    for pointer, result in (*item.more, ("to", item.result)):
-        for place in places:
-            value = place.get(result, argument.get(result, result))
-            asm.sw_post(value, argument[pointer], argument.get("to_step", common))
-    return rare
+            steps[name] = argument.get(f"{name}_step", along)
+            self.taken.load(asm, [place[name] for place in places], argument[name], steps[name])
+        for name, step in steps.items():
+            self.taken.widen(asm, [place[name] for place in places], step)
+        rare = _lines(asm, self.item.body, argument, places)
+        step = argument.get("to_step", argument.get("step", self.given.step))
+        for pointer, result in (*self.item.more, ("to", self.item.result)):
+            values = [place.get(result, argument.get(result, result)) for place in places]
+            self.given.store(asm, values, argument[pointer], step)
+        return rare
 
 
 def _lines(

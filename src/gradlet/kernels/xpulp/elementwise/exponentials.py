@@ -174,7 +174,7 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     if mode in ROOTS:
         limits["root_seed"] = ROOT_SEED
     return {
-        "stretch": stretch("stretch", item),
+        "stretch": stretch("stretch", item, params["element"]),
         "numbers": "".join(f", {numbers[name]}" for name in constants),
         "constants": "".join(f", float {name}" for name in constants),
         "given": constants,

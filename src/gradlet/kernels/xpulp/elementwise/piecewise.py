@@ -112,4 +112,4 @@ MAPS = {
 
 
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
-    return {"stretch": stretch("stretch", MAPS[mode])}
+    return {"stretch": stretch("stretch", MAPS[mode], params["element"])}

@@ -187,4 +187,4 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     inputs = ("dy", "x") if mode.endswith("_grad") else ("x",)
     item = Map(inputs, body, result, literals=literals, at_once=1)
     texts = {name: f"{text}f" for name, text in TEXTS.items()}
-    return {"stretch": stretch("stretch", item), **texts, "seed": SEED}
+    return {"stretch": stretch("stretch", item, params["element"]), **texts, "seed": SEED}

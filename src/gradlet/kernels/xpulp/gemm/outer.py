@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gradlet.ir.elements import F32, Element
 from gradlet.kernels.xpulp.isa.asm import SAVED, SCRATCH, Asm, Registers
+from gradlet.kernels.xpulp.isa.narrow import (
+    LANES,
+    Narrow,
+    load_half,
+    load_half_post,
+    narrow,
+    store_half_post,
+)
 
 TEAM, LOG = 8, 3
 KEPT = (*SAVED, "ra")
@@ -27,13 +36,16 @@ LARGE, LONG = 16, 64
 """Blocks that are worth their code for so many rows, not for fewer."""
 
 
-def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, str]:
+def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
+    """stored: what C writes where a number of the element goes."""
+    element = params["element"]
+    made = {"stored": element.store.format}
     if epilogue in ("momentum", "relu"):
-        return {"body": ""}
+        return {"body": "", **made}
     sizes = ("a7" if epilogue == "sgd" else "a6", 4, 8)
     pointers = {"matrix": "a2", "rows": "a3", "columns": "a4"}
-    kernel = Kernel(epilogue, pointers, sizes, tuple(params["held"]), bias="a5")
-    return {"body": kernel.text()}
+    kernel = Kernel(epilogue, pointers, sizes, tuple(params["held"]), "a5", element)
+    return {"body": kernel.text(), **made}
 
 
 class Kernel:
@@ -49,7 +61,10 @@ class Kernel:
         sizes: tuple[str, int, int],
         held: tuple[int, ...],
         bias: str = "",
+        element: Element = F32,
     ) -> None:
+        self.element, self.narrow = element, narrow(element)
+        self.shift = element.bytes.bit_length() - 1
         self.asm, self.epilogue, self.held, self.bias = Asm("outer"), epilogue, held, bias
         self.sizes, self.rows, self.matrix = sizes, pointers["rows"], pointers["matrix"]
         self.columns, self.product = pointers["columns"], pointers.get("product", "")
@@ -90,7 +105,7 @@ class Kernel:
             asm("fsgnjn.s", SCALE, SCALE, SCALE)
             asm("fmadd.s", self.keep, SCALE, "t0", self.keep)
         asm.lw(HEIGHT, sizes, at_rows)
-        asm("slli", self.n4, LEFT, 2)
+        asm("slli", self.n4, LEFT, self.shift)
         if self.log:
             by_rows, go = asm.fresh(), asm.fresh()
             asm("addi", self.log, "zero", LOG)
@@ -110,7 +125,7 @@ class Kernel:
         asm.branch("blez", HEIGHT, to=self.out)
         asm.min(HEIGHT, HEIGHT, size)
         asm.mac(self.matrix, first, self.n4)
-        asm("slli", first, first, 2)
+        asm("slli", first, first, self.shift)
         asm("add", self.rows, self.rows, first)
         asm.mv(ID, "zero")
         asm.mv(self.log, "zero")
@@ -134,16 +149,16 @@ class Kernel:
             asm.branch("bnez", "t0", to=behind)
         self._of_all("t0", size)
         asm.branch("blt", LEFT, "t0", to=behind)
-        asm("slli", "t0", ID, (4 * size).bit_length() - 1)
+        asm("slli", "t0", ID, (self.element.bytes * size).bit_length() - 1)
         self._move("add", "t0")
         asm.label(self.eight if size == TEAM else more)
         self._block(size)
         self._of_all("t0", size)
         asm("sub", LEFT, LEFT, "t0")
-        asm("slli", "t1", "t0", 2)
+        asm("slli", "t1", "t0", self.shift)
         self._move("add", "t1")
         asm.branch("bge", LEFT, "t0", to=self.eight if size == TEAM else more)
-        asm("slli", "t0", ID, (4 * size).bit_length() - 1)
+        asm("slli", "t0", ID, (self.element.bytes * size).bit_length() - 1)
         self._move("sub", "t0")
         asm.label(behind)
 
@@ -159,7 +174,7 @@ class Kernel:
         asm("sub", LEFT, LEFT, first)
         asm.min(LEFT, LEFT, size)
         asm.branch("blez", LEFT, to=self.out)
-        asm("slli", first, first, 2)
+        asm("slli", first, first, self.shift)
         self._move("add", first)
         asm("andi", "t0", LEFT, TEAM)  # what is said to be left then is less than nothing
         asm.branch("bnez", "t0", to=self.eight)
@@ -169,23 +184,32 @@ class Kernel:
                 asm("andi", "t0", LEFT, size_of_block)
                 asm.branch("beqz", "t0", to=smaller)
                 self._block(size_of_block)
-                self._move("addi", 4 * size_of_block)
+                self._move("addi", self.element.bytes * size_of_block)
                 asm.label(smaller)
 
     def _block(self, size: int) -> None:
         asm, regs = self.asm, Registers(WORK)
         to, factor = regs.take("to", "factor")
         held = regs.take(*(f"held{i}" for i in range(size)))
-        flow = regs.take(*(f"flow{i}" for i in range(min(size, AT_ONCE))))
+        at_once = LANES * AT_ONCE if self.narrow else AT_ONCE
+        flow = regs.take(*(f"flow{i}" for i in range(min(size, at_once))))
         sums = regs.take(*(f"sum{i}" for i in range(size))) if self.product else []
         for column, value in enumerate(held):
-            asm.lw(value, self.columns, 4 * column)
+            if self.narrow:
+                load_half(asm, value, self.columns, self.element.bytes * column)
+            else:
+                asm.lw(value, self.columns, 4 * column)
+        if self.narrow:
+            for value in held:
+                self.narrow.widen(asm, value, value)
         for value in held if self.epilogue == "sgd" else ():
             asm("fmul.s", value, value, SCALE)
         for total in sums:
             asm.mv(total, "zero")
         asm.mv(to, self.matrix)
-        row = _Row(to, self.rows, factor, self.n4, held, flow, sums, bool(self.epilogue))
+        made = _PairedRow if self.narrow else _Row
+        row = made(to, self.rows, factor, self.n4, held, flow, sums, bool(self.epilogue))
+        row.narrow = self.narrow
         decays, done = asm.fresh(), asm.fresh()
         if self.epilogue == "sgd":
             asm.li(factor, ONE)
@@ -193,7 +217,7 @@ class Kernel:
             self.far.append(lambda: self._decaying(decays, done, row))
         self._rows(row, "")
         asm.label(done)
-        asm("slli", factor, HEIGHT, 2)
+        asm("slli", factor, HEIGHT, self.shift)
         asm("sub", self.rows, self.rows, factor)
         for column, total in enumerate(sums):
             asm.sw(total, self.product, 4 * column)
@@ -227,6 +251,7 @@ class _Row:
     ) -> None:
         self.to, self.rows, self.factor, self.n4 = to, rows, factor, n4
         self.held, self.flow, self.sums, self.loads = held, flow, sums, loads
+        self.narrow: Narrow | None = None
 
     def write(self, asm: Asm, keep: str) -> None:
         asm.lw_post(self.factor, self.rows, 4)
@@ -253,3 +278,53 @@ class _Row:
                     asm.sw(value, self.to, 4 * column)
                 else:
                     asm.sw_post(value, self.to, self.n4)
+
+
+class _PairedRow(_Row):
+    """The same of narrow elements, which are computed with as floats: two in a word. The products
+    of rows that go by are not summed up."""
+
+    def write(self, asm: Asm, keep: str) -> None:
+        assert self.narrow is not None
+        load_half_post(asm, self.factor, self.rows, 2)
+        starts = range(0, len(self.held), LANES)
+        order = [*starts[1:], 0]
+        loads = [self.flow[i : i + LANES] for i in range(0, len(self.flow), LANES)]
+        widened = False
+        for begin in range(0, len(order), len(loads)):
+            part = list(zip(order[begin:], loads, strict=False))
+            for column, (word, *_) in part if self.loads else []:
+                if len(self.held) == 1:
+                    load_half(asm, word, self.to)
+                else:
+                    asm.lw(word, self.to, 2 * column)
+            if not widened:
+                self.narrow.widen(asm, self.factor, self.factor)
+                widened = True
+            for _, (word, *high) in part if self.loads else []:
+                for other in high:
+                    self.narrow.widen_high(asm, other, word)
+                self.narrow.widen(asm, word, word)
+            for column, values in part:
+                self._products(asm, keep, column, values)
+            for column, values in part:
+                self._store(asm, column, values)
+
+    def _products(self, asm: Asm, keep: str, column: int, values: list[str]) -> None:
+        for value in values if keep else []:
+            asm("fmul.s", value, value, keep)
+        for i, value in enumerate(values):
+            added = [value] if self.loads else []
+            op = "fmadd.s" if self.loads else "fmul.s"
+            asm(op, value, self.factor, self.held[column + i], *added)
+
+    def _store(self, asm: Asm, column: int, values: list[str]) -> None:
+        assert self.narrow is not None
+        word = values[0]
+        self.narrow.join(asm, word, word, values[-1])
+        if len(values) == 1:
+            store_half_post(asm, word, self.to, self.n4)
+        elif column:
+            asm.sw(word, self.to, 2 * column)
+        else:
+            asm.sw_post(word, self.to, self.n4)

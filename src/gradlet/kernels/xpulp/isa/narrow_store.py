@@ -29,13 +29,15 @@ def store_pairs(
     word: Word,
     meanwhile: Callable[[], None] = lambda: None,
     c: str = "",
+    across: int = 0,
 ) -> None:
-    """Each group is consecutive in memory, n4 bytes behind the one before; c, in memory or in this
-    register, is moved behind the last one. meanwhile: what can be done until it is there."""
+    """Each group is consecutive in memory, n4 bytes behind the one before, or `across` bytes; c, in
+    memory or in this register, is moved behind the last one. meanwhile: what can be done until it
+    is there."""
     pointer, *others = [c, *free] if c else free
     if not c:
         word("lw", pointer, "c")
-    needed = ("n4", *SETTINGS[epilogue])
+    needed = (*(() if across else ("n4",)), *SETTINGS[epilogue])
     named = dict(zip(needed, others, strict=False))
     old = others[len(needed) : len(needed) + OLD]
     if len(old) < OLD and epilogue in ("sum", "sgd"):
@@ -50,7 +52,7 @@ def store_pairs(
             if epilogue in ("sum", "sgd"):
                 _load(asm, narrow, pair, pointer, 2 * start, old)
                 _update(asm, epilogue, pair, old, named)
-            _store(asm, narrow, epilogue, pair, pointer, 2 * start, named["n4"])
+            _store(asm, narrow, epilogue, pair, pointer, 2 * start, across or named["n4"])
     if not c:
         word("sw", pointer, "c")
 
@@ -88,7 +90,7 @@ def _store(
     pair: Sequence[str],
     pointer: str,
     offset: int,
-    n4: str,
+    step: int | str,
 ) -> None:
     first = pair[0]
     narrow.join(asm, first, first, pair[-1])
@@ -98,8 +100,8 @@ def _store(
         if offset:
             store_half(asm, first, pointer, offset)
         else:
-            store_half_post(asm, first, pointer, n4)
+            store_half_post(asm, first, pointer, step)
     elif offset:
         asm.sw(first, pointer, offset)
     else:
-        asm.sw_post(first, pointer, n4)
+        asm.sw_post(first, pointer, step)
