@@ -262,11 +262,13 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     mode = families()[kernel.family].modes[kernel.mode]
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
-    extra = epilogues()[kernel.epilogue]
-    made = mode.outputs
-    if kernel.epilogue in updates():  # what is stored is the weight
-        made = (replace(made[0], group=WEIGHT), *made[1:])
-    return (*made, *extra.outputs), (*mode.inputs, *extra.inputs)
+    more, own = epilogues()[kernel.epilogue], mode.outputs[0]
+    made, states = mode.outputs, more.outputs
+    if own.dtype:  # what an optimizer remembers is as the weight is
+        states = tuple(replace(state, dtype=own.dtype, group="") for state in states)
+    elif kernel.epilogue in updates():  # what is stored is the weight
+        made = (replace(own, group=WEIGHT), *made[1:])
+    return (*made, *states), (*mode.inputs, *more.inputs)
 
 
 def stepped(kernel: Kernel) -> bool:
@@ -276,8 +278,14 @@ def stepped(kernel: Kernel) -> bool:
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
     """Which of its inputs a kernel fetches itself, by number: those that it must or may."""
+    made = len(operands(kernel)[0])
+    return tuple(n - made for n in streamed(kernel, how) if n >= made)
+
+
+def streamed(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
+    """The same among all operands, outputs first: weights that it updates it writes back."""
     own = variant_of(kernel).streamed(how)
-    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
+    return tuple(n for n, operand in enumerate(sum(operands(kernel), ())) if operand.name in own)
 
 
 def updated(kernel: Kernel) -> bool:
@@ -308,33 +316,29 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
     entry, variant, access = families()[kernel.family], variant_of(kernel), _access(kernel)
     mode = entry.modes[kernel.mode]
-    text = (
-        templates()
-        .get_template(variant.template.format(mode=kernel.mode))
-        .render(
-            T=kernel.element.c,
-            mode=kernel.mode,
-            epilogue=kernel.epilogue,
-            opening=prototype(kernel, prefix),
-            sizes_type=sizes_type(kernel.family, prefix),
-            narrow=bool(kernel.element.accumulate),
-            load=access.load,
-            store=access.store,
-            block_params=", ".join(
-                p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
-            ),
-            block_args=", ".join(_argument_names(kernel)),
-            widths=_ladder(dict(variant.params).get("columns", 1)),
-            **dict(variant.params),
-            **(_generated(kernel, prefix) if variant.generator else {}),
-        )
+    template = templates().get_template(variant.template.format(mode=kernel.mode))
+    text = template.render(
+        T=kernel.element.c,
+        mode=kernel.mode,
+        epilogue=kernel.epilogue,
+        opening=prototype(kernel, prefix),
+        sizes_type=sizes_type(kernel.family, prefix),
+        narrow=bool(kernel.element.accumulate),
+        load=access.load,
+        store=access.store,
+        as_stored=kernel.element.store.format,
+        block_params=", ".join(p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p),
+        block_args=", ".join(_argument_names(kernel)),
+        widths=_ladder(dict(variant.params).get("columns", 1)),
+        **dict(variant.params),
+        **(_generated(kernel, prefix) if variant.generator else {}),
     )
     fused = f" The store {epilogues()[kernel.epilogue].doc}." if kernel.epilogue else ""
     known = epilogues().get(kernel.epilogue or kernel.mode)
     code = f"{known.code.strip()}\n\n" if known and known.code else ""
     comment = f"/* {kernel.name}: {entry.doc}.\n * {mode.doc}.{fused} */\n"
-    struct = sizes_struct(kernel.family, prefix)
-    return f"{comment}{_includes([kernel])}\n{struct}\n\n{code}{text.strip()}\n"
+    head = f"{comment}{_includes([kernel])}\n{sizes_struct(kernel.family, prefix)}"
+    return f"{head}\n\n{code}{text.strip()}\n"
 
 
 def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:

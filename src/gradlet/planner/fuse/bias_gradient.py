@@ -11,7 +11,7 @@ from math import prod
 from gradlet.ir.graph import Graph, Node, Shape, Site
 from gradlet.ops import OPS
 from gradlet.ops.base import Size, Span
-from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule, dtype_of_node
+from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule, fused_dtype
 from gradlet.planner.fuse.update import fusable, updating
 from gradlet.planner.launch import Launch
 from gradlet.planner.model import BIAS_GRADIENT, Call
@@ -75,7 +75,7 @@ def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
     update."""
     fused = fusable(graph, isa)
     nodes = {node.name: node for node in graph.nodes}
-    for first, pair in _pairs(graph, fused).items():
+    for first, pair in pairs(graph, fused).items():
         yield FusionGroup((nodes[first], fused[first]), BIAS_GRADIENT, pair)
 
 
@@ -89,12 +89,12 @@ def call(lower: Lowerer, group: FusionGroup) -> Call:
     outputs = len(made.outputs)
     results = range(outputs - len(update.outputs), outputs)
     summed = outputs + carrier.inputs.index(node.inputs[0])
-    kernel = lower.kernel(FAMILY, SUM, update.op, sizes, dtype_of_node(lower.graph, update))
+    kernel = lower.kernel(FAMILY, SUM, update.op, sizes, fused_dtype(lower.graph, node, update))
     operands = (*results, summed, len(made.operands) - 1)
     return replace(made, whole=(*made.whole, Launch(kernel, operands, (sizes,), barrier=False)))
 
 
-def _pairs(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
+def pairs(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
     """From a weight gradient to the sum that goes with it, and its update."""
     source = view_sources(graph)
     sums: dict[str, list[Pair]] = {}

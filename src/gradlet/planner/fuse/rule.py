@@ -66,6 +66,12 @@ def dtype_of_node(graph: Graph, node: Node) -> str:
     return dtype_of(lowering.family, lowering.mode, site)
 
 
+def fused_dtype(graph: Graph, node: Node, update: Node) -> str:
+    """The same of a node whose store does an update: the groups that stay wide are the update's."""
+    _, *wide = dtype_of_node(graph, update).split("/")
+    return "/".join((dtype_of_node(graph, node), *wide))
+
+
 @dataclass(frozen=True)
 class Lowerer:
     """Makes calls of groups. variants: of kernels, by family; asked: by the name of a call."""
@@ -107,7 +113,9 @@ class Lowerer:
         site = self.graph.site(first)
         lowering = op.lower(site)
         sizes, isa = lowering.sizes, self.target.isa
-        dtype = dtype_of_node(self.graph, last if epilogue in updates() else first)
+        dtype = dtype_of_node(self.graph, first)
+        if epilogue in updates():
+            dtype = fused_dtype(self.graph, first, last)
         found = candidates(lowering.family, lowering.mode, epilogue, sizes, isa, dtype)
         if not found:
             raise GradletError(_no_kernel(site, dtype))
@@ -149,9 +157,13 @@ def _no_kernel(site: Site, dtype: str) -> str:
 @dataclass(frozen=True)
 class Rule:
     """A fusion. groups: finds what matches, for cores with these instruction sets. call: the
-    launches of such a group. tiles: whether its calls can run tile by tile."""
+    launches of such a group. tiles: whether its calls can run where their operands are far away.
+    cut: whether they run tile by tile then; others are a single tile, whose large operands their
+    kernel fetches itself if one `fits` into so many bytes."""
 
     fusion: str
     groups: Callable[[Graph, tuple[str, ...]], Iterable[FusionGroup]]
     call: Callable[[Lowerer, FusionGroup], Call]
     tiles: bool = True
+    cut: bool = True
+    fits: Callable[[Graph, Target, FusionGroup], bool] = lambda graph, target, group: True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlet.ir.graph import Graph, Node
-from gradlet.kernels.catalogue import element_name, fuses, updates
+from gradlet.kernels.catalogue import fuses, updates
 from gradlet.ops import OPS
-from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule, dtype_of_node
+from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule, fused_dtype
 from gradlet.planner.model import UPDATE, Call
 from gradlet.planner.views import view_sources
 
@@ -43,9 +43,7 @@ def fusable(graph: Graph, isa: tuple[str, ...]) -> dict[str, Node]:
             continue  # it would read what it overwrites
         if OPS[node.op].view:
             continue
-        made, dtype = OPS[node.op].lower(graph.site(node)), dtype_of_node(graph, update)
-        if dtype_of_node(graph, node) != element_name(dtype):
-            continue
+        made, dtype = OPS[node.op].lower(graph.site(node)), fused_dtype(graph, node, update)
         able = fuses(made.family, made.mode, update.op, made.sizes, isa, dtype)
         if able and node.outputs[0] not in graph.outputs:
             found[node.name] = update
