@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,7 @@ from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, fam
 from gradlet.ops.base import Size
 from gradlet.support.templates import environment
 from gradlet.targets.cost import Cost
+from gradlet.targets.target import CHUNKED as CHUNKED
 from gradlet.targets.target import INEXACT as INEXACT
 
 FAMILIES = Path(__file__).parent / "families"
@@ -122,7 +123,7 @@ def candidates(
         Kernel(family, mode, epilogue, variant.name, dtype)
         for variant in entry.variants
         if variant.isa in isa
-        and (variant.exact or INEXACT in isa)
+        and (variant.exact or (CHUNKED if variant.sums == CHUNKED else INEXACT) in isa)
         and variant.takes(ELEMENTS[dtype])
         and (not variant.modes or mode in variant.modes)
         and variant.stores(epilogue)
@@ -226,7 +227,9 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
     more = epilogues()[kernel.epilogue]
-    return (*mode.outputs, *more.outputs), (*mode.inputs, *more.inputs)
+    own = mode.outputs[0].dtype  # what an optimizer remembers is as the weight is
+    states = (replace(state, dtype=state.dtype or own) for state in more.outputs)
+    return (*mode.outputs, *states), (*mode.inputs, *more.inputs)
 
 
 def stepped(kernel: Kernel) -> bool:
