@@ -3,8 +3,8 @@
 In maps two channels are side by side, and here two pixels have to be: step 0 copies both maps to
 scratch, channel by channel. Of x a word is two neighbours of a row, words that lie below each other
 are neighbours, and so one pointer is enough for three rows. Of the output gradients all pairs of
-neighbours are there, those that begin at an odd pixel as well: two words meet the left and the right
-tap, the one between them meets the middle.
+neighbours are there, those that begin at an odd pixel as well: two words meet the left and the
+right tap, the one between them meets the middle.
 """
 
 from __future__ import annotations
@@ -29,74 +29,82 @@ LINES, TAPS, OUTPUTS = 3, 3, 2
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     halves = halves_of(params["element"])
-    return {"functions": "\n\n".join([unit(halves), copy_x(), copy_dy()])}
+    functions = "\n\n".join([Unit(halves).function(), copy_x(), copy_dy()])
+    return {"functions": functions, "join": f".insn r 0x33, {halves.vector}, 0x58, %0, %1, %2"}
 
 
-def unit(halves: Narrow) -> str:
-    asm = Asm("unit")
-    names = iter((*SAVED, *SCRATCH, *IDLE, "ra", *(f"a{n}" for n in range(8))))
-    sums = [[[next(names) for _ in range(OUTPUTS)] for _ in range(TAPS)] for _ in range(LINES)]
-    inputs = [next(names) for _ in range(LINES)]
-    even, odd = ([next(names) for _ in range(OUTPUTS)] for _ in range(2))
-    x, d0, d1, step = (next(names) for _ in range(4))
-    registers = [total for line in sums for tap in line for total in tap]
+class Unit:
+    """The function that runs units."""
 
-    def get(register: str, field: str) -> None:
-        asm.lw(register, "sp", 4 * FIELDS.index(field))
+    def __init__(self, halves: Narrow) -> None:
+        self.asm, self.halves = Asm("unit"), halves
+        names = iter((*SAVED, *SCRATCH, *IDLE, "ra", *(f"a{n}" for n in range(8))))
+        self.sums = [
+            [[next(names) for _ in range(OUTPUTS)] for _ in range(TAPS)] for _ in range(LINES)
+        ]
+        self.inputs = [next(names) for _ in range(LINES)]
+        self.even, self.odd = ([next(names) for _ in range(OUTPUTS)] for _ in range(2))
+        self.x, self.d0, self.d1, self.step = (next(names) for _ in range(4))
 
-    def products(tap: int, lines: Sequence[int], outs: Sequence[str]) -> None:
-        for line in lines:
-            for total, out in zip(sums[line][tap], outs, strict=True):
-                halves.dot(asm, total, inputs[line], out)
+    def get(self, register: str, field: str) -> None:
+        self.asm.lw(register, "sp", 4 * FIELDS.index(field))
 
-    def rows(field: str, lines: range) -> None:
+    def function(self) -> str:
+        asm, registers = self.asm, [r for line in self.sums for tap in line for r in tap]
+        asm.compressed(True)
+        asm.enter(4 * FIELDS.index("caller"))
+        self.get(self.step, "step")
+        asm.label("unit")
+        self.get(self.d0, "d0")
+        self.get(self.d1, "apart")
+        self.get(self.x, "x")
+        for total in registers:
+            asm.mv(total, "zero")
+        asm("add", self.d1, self.d1, self.d0)
+        self.rows("top", range(1, LINES))
+        self.rows("full", range(LINES))
+        self.rows("bottom", range(LINES - 1))
+        _leave_sums(asm, registers, (*self.inputs, *self.even))
+        asm.branch("bnez", self.inputs[2], to="unit")
+        asm.leave(4 * FIELDS.index("caller"))
+        asm.compressed(False)
+        return asm.function("struct unit *unit")
+
+    def rows(self, field: str, lines: range) -> None:
         """Those that meet these lines of the kernel."""
-        count = inputs[0]
-        get(count, field)
+        asm, x, count = self.asm, self.x, self.inputs[0]
+        self.get(count, field)
         asm("nop")
         asm.branch("beqz", count, to=f"no_{field}")
         if lines.stop == LINES:
             asm("addi", x, x, 4)
         with asm.loop(1, count):
-            get(inputs[0], "columns")
-            asm.lw_post(even[0], d0, 4)
-            asm.lw_post(even[1], d1, 4)
-            with asm.loop(0, inputs[0]):
+            self.get(count, "columns")
+            self.next_gradients(self.even)
+            with asm.loop(0, count):
                 for line in lines[:-1]:
-                    asm.lw(inputs[line], x, 4 * (line - lines[-1]))
-                asm.lw_post(inputs[lines[-1]], x, step)
-                asm.lw_post(odd[0], d0, 4)
-                asm.lw_post(odd[1], d1, 4)
-                products(2, lines, even)
-                asm.lw_post(even[0], d0, 4)
-                asm.lw_post(even[1], d1, 4)
-                products(1, lines, odd)
-                products(0, lines, even)
-            get(inputs[0], "back")
+                    asm.lw(self.inputs[line], x, 4 * (line - lines[-1]))
+                asm.lw_post(self.inputs[lines[-1]], x, self.step)
+                self.next_gradients(self.odd)
+                self.products(2, lines, self.even)
+                self.next_gradients(self.even)
+                self.products(1, lines, self.odd)
+                self.products(0, lines, self.even)
+            self.get(count, "back")
             asm("nop")
-            asm("add", x, x, inputs[0])
+            asm("add", x, x, count)
         if lines.stop == LINES:
             asm("addi", x, x, -4)
         asm.label(f"no_{field}")
 
-    asm.compressed(True)
-    asm.enter(4 * FIELDS.index("caller"))
-    get(step, "step")
-    asm.label("unit")
-    get(d0, "d0")
-    get(d1, "apart")
-    get(x, "x")
-    for total in registers:
-        asm.mv(total, "zero")
-    asm("add", d1, d1, d0)
-    rows("top", range(1, LINES))
-    rows("full", range(LINES))
-    rows("bottom", range(LINES - 1))
-    _leave_sums(asm, registers, (*inputs, *even))
-    asm.branch("bnez", inputs[2], to="unit")
-    asm.leave(4 * FIELDS.index("caller"))
-    asm.compressed(False)
-    return asm.function("struct unit *unit")
+    def next_gradients(self, registers: Sequence[str]) -> None:
+        for register, pointer in zip(registers, (self.d0, self.d1), strict=True):
+            self.asm.lw_post(register, pointer, 4)
+
+    def products(self, tap: int, lines: Sequence[int], outs: Sequence[str]) -> None:
+        for line in lines:
+            for total, out in zip(self.sums[line][tap], outs, strict=True):
+                self.halves.dot(self.asm, total, self.inputs[line], out)
 
 
 def _leave_sums(asm: Asm, registers: Sequence[str], spare: Sequence[str]) -> None:
@@ -146,9 +154,9 @@ def copy_x() -> str:
 
 
 def copy_dy() -> str:
-    """Of a pair of channels: all pairs of neighbours of some rows, the first and the last pixel with
-    nothing beside them as well. Its struct: from, to the first channel, to the second, rows, pixels
-    but one, and bytes of a row that are left out."""
+    """Of a pair of channels: all pairs of neighbours of some rows, the first and the last pixel
+    with nothing beside them as well. Its struct: from, to the first channel, to the second, rows,
+    pixels but one, and bytes of a row that are left out."""
     asm = Asm("copy_dy")
     given, low, high, rows, count, skip, one = (f"t{n}" for n in range(7))
     other, joined, selector = "a1", "a2", "a3"
