@@ -289,9 +289,12 @@ def _phases(
             "symbol": launch.kernel.symbol(plan.prefix),
             "arguments": arguments(operand, scratch, launch, given, step),
             "repeat": launch.repeat,
+            "when": "",
         }
         phases += [[own]] if launch.barrier else []
         if not launch.barrier:
+            last = phases[-1][0]["repeat"] - 1
+            own["when"] = f"if (step == {last}) " if last else ""
             phases[-1].append(own)
     return phases
 

@@ -6,22 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradlet.ir.elements import F32, Element
+from gradlet.ir.elements import ELEMENTS, F32, Element
 from gradlet.kernels.arithmetic import expanded
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One pointer argument. dtype '' is the kernel's own."""
+    """One pointer argument. dtype '' is the kernel's own. group: operands that together may stay in
+    what a narrow kernel computes with, written in place of a dtype."""
 
     name: str
     dtype: str = ""
     optional: bool = False
+    group: str = ""
 
     @staticmethod
     def parse(text: str) -> Operand:
-        name, _, dtype = text.rstrip("?").partition(":")
-        return Operand(name, dtype, text.endswith("?"))
+        name, _, kind = text.rstrip("?").partition(":")
+        dtype, group = (kind, "") if kind in ELEMENTS else ("", kind)
+        return Operand(name, dtype, text.endswith("?"), group)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class Variant:
     step, and a barrier between. released: inputs that only step 0 reads. keeps: those of them whose
     part of the scratch stays as long as they are the same: of the first of these step 2 takes the
     place of step 0 then, of the second step 3. exact: its errors are those of plain sums; else its
-    generator says how large they are."""
+    generator says how large they are. sums: "chunked" where they are narrow for a while, which is
+    to be asked for."""
 
     name: str
     template: str
@@ -109,6 +113,7 @@ class Variant:
     released: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     exact: bool = True
+    sums: str = F32.name
 
     def takes(self, element: Element) -> bool:
         kinds = {element.name}
@@ -195,7 +200,8 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     item.get("steps", 1),
                     tuple(item.get("released", ())),
                     tuple(item.get("keeps", ())),
-                    item.get("exact", True),
+                    item.get("exact", item.get("sums", F32.name) == F32.name),
+                    item.get("sums", F32.name),
                 )
 
 
