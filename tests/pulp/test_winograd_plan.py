@@ -23,6 +23,7 @@ from gradlet.oracle.scatter import QUICK
 from gradlet.oracle.tolerance import expect
 from gradlet.planner.planner import Options, Plan, ScheduleOverride, check_plan, plan
 from gradlet.planner.tile.table import kept_along
+from gradlet.planner.tiling import Tiling
 from gradlet.targets.target import load as load_target
 from gradlet.verifier.shipped import same_bits
 from tests.pulp.support import device_project
@@ -77,28 +78,52 @@ def test_any_cut(
 ) -> None:
     """The same bits on the device as on the host, every access checked."""
     axes, step = split
-    names = [c.name for c in planned("64k").calls if c.kernel.family == "conv2d"]
     turned = {"in_channels": "out_channels", "out_channels": "in_channels"}
     back = tuple((turned.get(name, name), size) for name, size in axes)
-    modes = {c.name: c.kernel.mode for c in planned("64k").calls}
+    own = in_tiles({"forward": axes, "input_grad": back}, variant, tmp_path)
+    assert step in {kept_along(tiling)[1] for tiling in own}
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        (("rows", 8),),
+        (("out_channels", 5), ("in_channels", 4)),
+        (("in_channels", 6), ("rows", 7), ("columns", 12)),
+    ],
+    ids=["rows", "channels", "all"],
+)
+@pytest.mark.parametrize("variant", ["winograd_2", "winograd_4"])
+def test_any_cut_of_weights(
+    variant: str, split: tuple[tuple[str, int], ...], tmp_path: Path
+) -> None:
+    """Gradients of weights and, beside them, of biases."""
+    in_tiles({"weight_grad": split}, variant, tmp_path)
+
+
+def in_tiles(
+    splits: dict[str, tuple[tuple[str, int], ...]], variant: str, folder: Path
+) -> list[Tiling]:
+    """Runs a plan with tiles of these sizes, by the mode of the kernel."""
+    modes = {c.name: c.kernel.mode for c in planned("64k").calls if c.kernel.family == "conv2d"}
     overrides = {
-        name: ScheduleOverride(axes if modes[name] == "forward" else back, True, variant)
-        for name in names
-        if modes[name] != "weight_grad"
+        name: ScheduleOverride(splits[mode], True, variant)
+        for name, mode in modes.items()
+        if mode in splits
     }
     options = Options(overrides=overrides)
-    project = device_project(graph(), tmp_path / "p", options=options, L1="64k")
-    cuts = {name: override.split for name, override in overrides.items()}
+    project = device_project(graph(), folder / "p", options=options, L1="64k")
     own = [
         call.tiling
         for call in project.plan.calls
         if call.tiling
-        and cuts.get(call.name) == tuple((axis.name, axis.tile) for axis in call.tiling.axes)
+        and call.kernel.variant == variant
+        and splits.get(call.kernel.mode) == tuple((a.name, a.tile) for a in call.tiling.axes)
     ]
     assert own, "no call is cut so"
-    assert step in {kept_along(tiling)[1] for tiling in own}
     device = sim.run(project, watch=True, states=True, sanitize=True)
     assert same_bits(device, host.run(project, watch=True, states=True))
+    return own
 
 
 @pytest.mark.parametrize("l1", ["64k", "256k"])

@@ -281,7 +281,9 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
             load=_load(kernel),
             store=_store(kernel),
             block_params=", ".join(
-                p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p
+                p
+                for p in _parameters(kernel, prefix)[1:]
+                if "scratch" not in p and p != "int32_t step"
             ),
             block_args=", ".join(_argument_names(kernel)),
             widths=_ladder(dict(variant.params).get("columns", 1)),

@@ -48,7 +48,7 @@ class Function:
         sizes = "f->last_sizes" if self.finishes else "f->sizes"
         calls: list[str] = []
         for kernel, operands in self.launches:
-            beside = "if (!f->skips) " if calls else ""
+            beside = "if (!f->skips && step == 0) " if calls else ""
             calls.append(f"{beside}{_call(kernel, operands, sizes)}")
             before = catalogue.sizes_type(kernel.family, PREFIX)
             sizes = f"(const void *)((const {before} *){sizes} + 1)"
