@@ -32,11 +32,11 @@ from tests.pulp.support import device_project
 class Block(nn.Module):
     """Two convolutions and a way around them, as in a ResNet; sizes that are no multiples."""
 
-    def __init__(self) -> None:
+    def __init__(self, bias: bool) -> None:
         super().__init__()
-        self.start = nn.Conv2d(3, 12, 3, padding=1)
-        self.one = nn.Conv2d(12, 12, 3, padding=1)
-        self.other = nn.Conv2d(12, 12, 3, padding=1)
+        self.start = nn.Conv2d(3, 12, 3, padding=1, bias=bias)
+        self.one = nn.Conv2d(12, 12, 3, padding=1, bias=bias)
+        self.other = nn.Conv2d(12, 12, 3, padding=1, bias=bias)
         self.last = nn.Linear(12, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,9 +46,9 @@ class Block(nn.Module):
 
 
 @cache
-def graph() -> Graph:
+def graph(bias: bool = True) -> Graph:
     torch.manual_seed(3)
-    captured = gradlet.capture(Block(), (torch.randn(1, 3, 19, 18),), name="block")
+    captured = gradlet.capture(Block(bias), (torch.randn(1, 3, 19, 18),), name="block")
     return training_graph(captured, Recipe(loss="cross_entropy", lr=0.05))
 
 
@@ -101,8 +101,28 @@ def test_any_cut_of_weights(
     in_tiles({"weight_grad": split}, variant, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("split", "step"),
+    [
+        ((("in_channels", 6), ("out_channels", 5)), 2),
+        ((("out_channels", 5), ("in_channels", 6)), 3),
+        ((("out_channels", 6), ("in_channels", 5)), 0),
+    ],
+    ids=["map", "gradient", "neither"],
+)
+def test_what_gradients_of_weights_keep(
+    split: tuple[tuple[str, int], ...], step: int, tmp_path: Path
+) -> None:
+    """Without a bias, nothing is beside them."""
+    own = in_tiles({"weight_grad": split}, "winograd_4", tmp_path, graph(bias=False))
+    assert step in {kept_along(tiling)[1] for tiling in own}
+
+
 def in_tiles(
-    splits: dict[str, tuple[tuple[str, int], ...]], variant: str, folder: Path
+    splits: dict[str, tuple[tuple[str, int], ...]],
+    variant: str,
+    folder: Path,
+    trained: Graph | None = None,
 ) -> list[Tiling]:
     """Runs a plan with tiles of these sizes, by the mode of the kernel."""
     modes = {c.name: c.kernel.mode for c in planned("64k").calls if c.kernel.family == "conv2d"}
@@ -112,7 +132,7 @@ def in_tiles(
         if mode in splits
     }
     options = Options(overrides=overrides)
-    project = device_project(graph(), folder / "p", options=options, L1="64k")
+    project = device_project(trained or graph(), folder / "p", options=options, L1="64k")
     own = [
         call.tiling
         for call in project.plan.calls
