@@ -23,7 +23,7 @@ from gradlet.ops.learning.optimizer import update_op
 from gradlet.ops.lib.tiling import regions
 from gradlet.oracle.interpreter import _spread, run_reference
 from gradlet.oracle.scatter import MARGIN
-from tests.cases import CASES, Case, random_cases
+from tests.cases import CASES, random_cases
 from tests.helpers import op_training_graph, tile_operands
 
 
@@ -62,7 +62,7 @@ def jobs_by_mode(dtype: str = F32.name) -> dict[tuple[str, str], list[Job]]:
                 lowering = OPS[part.node.op].lower(part)
                 typed = _retyped(part, lowering, dtype)
                 if catalogue.dtype_of(lowering.family, lowering.mode, typed) == dtype:
-                    job = _job(case, typed, own)
+                    job = _job(f"{case.id}: {typed.node.op}", typed, own)
                     if _fits(job):
                         found[lowering.family, lowering.mode].append(job)
     found["unary", "reset"] = [
@@ -78,6 +78,7 @@ def jobs_by_mode(dtype: str = F32.name) -> dict[tuple[str, str], list[Job]]:
     vectors = [job for job in found["gemm", "nn"] if _is_vector(job)]
     found["back", "sgd"] = [_back(job) for job in vectors]
     found["back", "relu_sgd"] = [_back(job, relu=True) for job in vectors]
+    found["loss_scale", "unscale_wide"] = [_wide(job) for job in found["loss_scale", "unscale"]]
     found["loss", "cross_entropy"] = [_both(job) for job in found["cross_entropy", "grad"]]
     return found
 
@@ -85,6 +86,13 @@ def jobs_by_mode(dtype: str = F32.name) -> dict[tuple[str, str], list[Job]]:
 def _is_vector(job: Job) -> bool:
     sizes = dict(job.sizes)
     return sizes["batch"] == sizes["m"] == 1 and len(job.inputs) == 2
+
+
+def _wide(job: Job) -> Job:
+    """The same with a result in single precision."""
+    node, outs = replace(job.site.node, op="unscale_wide"), job.site.outs
+    site = Site(node, job.site.ins, tuple(replace(t, dtype=F32.name) for t in outs))
+    return _job(f"wide: {job.label}", site, job.inputs)
 
 
 def _back(job: Job, *, relu: bool = False) -> Job:
@@ -202,7 +210,7 @@ def _held(tensor: Tensor, value: Array) -> Array:
     return tensor.element.rounded(value).astype(np.float32) if value.dtype.kind == "f" else value
 
 
-def _job(case: Case, site: Site, values: list[Array]) -> Job:
+def _job(label: str, site: Site, values: Sequence[Array]) -> Job:
     op = OPS[site.node.op]
     inputs = [_held(t, v) for t, v in zip(site.ins, values, strict=True)]
     wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in inputs]
@@ -210,7 +218,7 @@ def _job(case: Case, site: Site, values: list[Array]) -> Job:
     spread = _spread(site, wide, results)
     # a copy is exact; so is everything that is not rounded
     return Job(
-        f"{case.id}: {site.node.op}",
+        label,
         site,
         tuple(inputs),
         results,

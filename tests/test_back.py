@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,6 @@ def test_layers_behind_the_first_go_back_in_one_call() -> None:
         (1, {"accumulate": 2}, {}),
         (1, {"clip_norm": 1.0}, {}),
         (1, {}, {"fuse": False}),
-        (1, {}, {"buffers": "double"}),
     ],
     ids=str,
 )
@@ -119,3 +119,86 @@ def test_training_is_that_of_torch(decay: float, tmp_path: Path) -> None:
     assert verdict.passed, verdict.first_wrong
     assert all(verdict.bit_identical.values())
     assert {"d_2.weight", "d_4.weight"} <= {tensor.name for tensor in verdict.tensors}
+
+
+def wide() -> tuple[nn.Module, torch.Tensor]:
+    """Layers of which no two find room in L1 together; odd sizes, and one that is small."""
+    sizes = (97, 131, 129, 5, 130)
+    layers = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
+    torch.manual_seed(0)
+    return nn.Sequential(*layers[:-1]), torch.randn(1, sizes[0])
+
+
+def streamed(**options: object) -> Plan:
+    module, x = wide()
+    captured = gradlet.capture(module, (x,), name="wide")
+    memories = {"L1": "48k"}
+    return plan(
+        training_graph(captured, Recipe()),
+        load_target("pulp-open", sizes=memories),
+        options=Options(**options),  # type: ignore[arg-type]
+    )
+
+
+def test_weights_that_lie_far_away_are_fetched_by_their_kernels() -> None:
+    made = streamed()
+    places = made.buffer_of()
+    found = {
+        call.name: call.kernel.variant for call in made.calls if "stream" in call.kernel.variant
+    }
+    assert set(found.values()) == {"stream_256"}
+    assert set(found) == {"relu_0", "relu_1", "0.weight.next", "2.weight.next"}
+    assert all(places[f"{layer}.weight"].level == "L2" for layer in (0, 2))
+    back = next(call for call in made.calls if call.name == "2.weight.next")
+    assert [launch.kernel.family for launch in back.launches] == ["back", "sgd"]
+
+
+def near(made: Plan) -> Plan:
+    """What a kernel fetches lies in L1."""
+    near_buffer = next(b for b in made.buffers if b.level == "L1")
+    buffers = [
+        replace(b, level="L1", region=near_buffer.region) if "2.weight" in b.tensors else b
+        for b in made.buffers
+    ]
+    return replace(made, buffers=tuple(buffers))
+
+
+def no_room(made: Plan) -> Plan:
+    buffers = [replace(b, bytes=64) if b.name.startswith("@scratch") else b for b in made.buffers]
+    return replace(made, buffers=tuple(buffers))
+
+
+def other_bias(made: Plan) -> Plan:
+    def changed(call: Call) -> Call:
+        if call.name != "2.weight.next":
+            return call
+        result, _, slope, settings = call.whole[1].operands
+        return with_launch(call, 1, operands=(result, slope, slope, settings))
+
+    return replace(made, calls=tuple(map(changed, made.calls)))
+
+
+def part_of_bias(made: Plan) -> Plan:
+    def changed(call: Call) -> Call:
+        return with_launch(call, 1, sizes=({"count": 7},)) if call.name == "2.weight.next" else call
+
+    return replace(made, calls=tuple(map(changed, made.calls)))
+
+
+@pytest.mark.parametrize("change", [near, no_room, other_bias, part_of_bias])
+def test_the_checker_finds_in_streamed_layers(change: Callable[[Plan], Plan]) -> None:
+    with pytest.raises(GradletError, match="not sound"):
+        check_plan(change(streamed()))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_training_with_streamed_weights_is_that_of_torch(decay: float, tmp_path: Path) -> None:
+    module, x = wide()
+    recipe = Recipe(weight_decay=decay)
+    memories = {"L1": "48k"}
+    folder = tmp_path / "wide"
+    project = gradlet.build(module, folder, inputs=(x,), recipe=recipe, memories=memories)
+    assert any("stream" in call.kernel.variant for call in calls_back(project.plan))
+    verdict = gradlet.verify(project, steps=3)
+    assert verdict.passed, verdict.first_wrong
+    assert all(verdict.bit_identical.values())

@@ -118,7 +118,7 @@ BAD = {
     "missing onnx": (("build", "nothing.onnx", "-o", "d"), "there is no file 'nothing.onnx'"),
     "no model": (("build", "model.py", "-o", "d"), "is no model"),
     "missing name": (("build", "model.py:nothing", "-o", "d"), "defines no 'nothing'"),
-    "layout": (("build", "model.py:net", "-o", "d", "--layout", "nhwc"), "are chw and hwc"),
+    "layout": (("build", "model.py:net", "-o", "d", "--layout", "nhwc"), "are chw, hwc, chw2"),
     "unknown zoo": (("build", "zoo:nothing", "-o", "d"), "the zoo has tutorial-cnn"),
     "wrong shape": (
         ("build", "model.py:net", "-o", "d", "--input", "7"),

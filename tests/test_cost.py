@@ -51,6 +51,6 @@ def tiles(target: Target) -> int:
 
 def test_the_planner_goes_by_them() -> None:
     """Tiles that cost nothing are many; dear ones are few."""
-    usual = load("pulp-open", sizes={"L1": "48k"})
+    usual = load("pulp-open", sizes={"L1": "32k"})
     free, dear = (replace(usual, cost=replace(usual.cost, tile=t)) for t in (0.0, 1e5))
     assert tiles(free) > tiles(dear)

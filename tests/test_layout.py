@@ -94,6 +94,26 @@ def test_model_in_hwc(name: str, tmp_path: Path) -> None:
     assert_passes(project, steps=3)
 
 
+@pytest.mark.drawn(12)
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_model_in_pairs(name: str, tmp_path: Path) -> None:
+    recipe = Recipe(lr=0.05, weight_decay=0.01, loss=loss_of(name))
+    captured = captured_model(name)
+    plain, pairs = (training_graph(captured, recipe, layout=x) for x in ("chw", "chw2"))
+    assert_same_training(plain, pairs)
+    project = gradlet.emit(plan(pairs, load_target("host", cores=3)), tmp_path / "p")
+    assert_passes(project, steps=3)
+
+
+@pytest.mark.parametrize("name", ["resnet8", "ds-cnn"])
+def test_maps_stay_in_pairs(name: str) -> None:
+    """Copies into another order are for the inputs and weights of an odd first layer alone."""
+    graph = lay_out(gradlet.capture(f"zoo:{name}").graph, "chw2")
+    assert transposes(graph) == 2
+    convolutions = [node for node in graph.nodes if node.op == "conv2d"]
+    assert {node.attrs["layout"] for node in convolutions} == {"chw2"}
+
+
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_as_targets(name: str, tmp_path: Path) -> None:
     """The user's targets are as the model has them, and are turned with the output."""
@@ -230,7 +250,7 @@ def test_the_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
 
 
 def test_unknown_layout() -> None:
-    with pytest.raises(GradletError, match="no layout 'nhwc'; there are chw and hwc"):
+    with pytest.raises(GradletError, match="no layout 'nhwc'; there are chw, hwc, chw2"):
         gradlet.build("zoo:tutorial-cnn", "unused", layout="nhwc")
 
 

@@ -24,6 +24,11 @@ COUNT, BATCH = 1000, 100
 OF_SEQUENCES = ("gather", "rnn", "lstm", "gru", "gru_reset", "recurrent_weight", "delay")
 BESIDE_THE_GRADIENTS = ("blend", "variance", "dropout", "dropout_step", "reset", "set_rows")
 
+OF_SCALES = (
+    *("scale_seed", "overflow", "scale_gate", "scale_neutral", "scale_next"),
+    *("unscale", "unscale_wide"),
+)
+
 
 def assert_gradients(graph: Graph, seed: int) -> None:
     """Every activation, gradient, update and loss equals PyTorch's but for the order of sums."""
@@ -61,7 +66,7 @@ def test_random_networks_draw_nearly_every_op() -> None:
     drawn = {node.op for seed in range(COUNT) for node in network(seed).nodes}
     never = {name.removesuffix("_grad") for name in set(OPS) - drawn}
     casts = {name_of(element.name) for element in ELEMENTS.values() if element.is_float}
-    assert never <= {*OF_SEQUENCES, *BESIDE_THE_GRADIENTS, *casts}, never
+    assert never <= {*OF_SEQUENCES, *BESIDE_THE_GRADIENTS, *OF_SCALES, *casts}, never
 
 
 @pytest.mark.parametrize("seed", range(0, 80, 10))

@@ -49,6 +49,8 @@ ROWS: tuple[Case, ...] = (
     conv((2, 3, 5, 13), (3, 1, 3, 3), groups=3, padding=(1, 1, 1, 1)),
     conv((1, 2, 4, 3), (2, 1, 3, 3), groups=2, padding=(1, 1, 1, 1), bias=False),
     conv((1, 11, 2, 8), (11, 1, 3, 3), groups=11, padding=(1, 1, 1, 1)),
+    conv((2, 4, 5, 7), (4, 1, 3, 3), groups=4, padding=(1, 1, 1, 1)),
+    conv((1, 6, 4, 11), (6, 1, 3, 3), groups=6, padding=(1, 0, 1, 1)),
     *(
         conv((n, c, h, w), (c, 1, 3, 3), groups=c, padding=(1, 1, 1, 1), stride=(2, 2))
         for n, c, h, w in ((1, 5, 7, 5), (2, 3, 4, 13), (1, 9, 1, 6), (1, 2, 6, 18))

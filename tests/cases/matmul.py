@@ -23,6 +23,10 @@ ROWS: tuple[Case, ...] = (
     ),
     *(gemm(layout, 3, 5, 4, lead=(2, 3)) for layout in ("nn", "nt", "tn")),
     *(gemm(layout, 6, 21, 9, bias=True) for layout in ("nn", "nt", "tn")),
+    *(  # so many weights that kernels fetch them piece by piece
+        gemm("nt", 1, n, k, bias=bias)
+        for n, k, bias in ((61, 70, True), (128, 33, False), (37, 129, True), (70, 64, False))
+    ),
     Case("matmul", ((2, 3, 4, 5), (6, 5), (6,)), {"layout": "nt"}),
     Case("matmul", ((2, 3, 5), (5, 7)), {"layout": "nn"}),
 )

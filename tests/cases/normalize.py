@@ -36,4 +36,8 @@ ROWS: tuple[Case, ...] = (
         )
     ),
     *(Case("blend", ((n,), (n,)), {"momentum": 0.1, "scale": 1.25}) for n in (1, 3, 8, 17)),
+    *(
+        Case("blend", ((n,), (n,)), {"momentum": 0.1, "scale": 1.25, "guard": True})
+        for n in (1, 3, 8, 17)
+    ),
 )

@@ -23,6 +23,8 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"clip_norm": 0.25},
     {"clip_norm": 1e6},
     {"clip_value": 0.02},
+    {"loss_scale": "64"},
+    {"loss_scale": "dynamic", "accumulate": 2},
 )
 
 ROWS: tuple[Case, ...] = tuple(

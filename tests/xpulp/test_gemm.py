@@ -71,6 +71,8 @@ def _fitting(kernel: Kernel, sizes: dict[str, int]) -> dict[str, int]:
     small = sizes["k"] % 7 + 1
     changes: list[dict[str, int]] = [{}, {"m": small}, {"m": 1}, {"m": 1, "k": 4}, {"k": 1}]
     changes += [{"batch": 1, **change} for change in changes]
+    large = {"batch": 1, "n": sizes["n"] + 67}  # for those that fetch their weights
+    changes += [{**large, "m": 1, "k": sizes["k"] + 64}, {**large, "m": sizes["m"] + 64, "k": 1}]
     for change in changes:
         if catalogue.fits(variant, {**sizes, **change}):
             return {**sizes, **change}

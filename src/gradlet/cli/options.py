@@ -30,6 +30,7 @@ OF_RECIPE = (
     "accumulate",
     "update",
     "dtype",
+    "loss_scale",
 )
 
 
@@ -69,6 +70,10 @@ class ModelOptions:
         str | None,
         typer.Option(help="f32, f16, bf16 or mixed; by layers 'conv1*=f32,*=f16'.  [default: f32]"),
     ] = None
+    loss_scale: Annotated[
+        str | None,
+        typer.Option(help="dynamic, off, or a number.  [default: dynamic for mixed, else off]"),
+    ] = None
     buffers: Annotated[
         str,
         typer.Option(
@@ -78,7 +83,7 @@ class ModelOptions:
     exact: Annotated[
         bool, typer.Option("--exact", help="Only kernels that round as plain sums do.")
     ] = False
-    layout: Annotated[str, typer.Option(help="Of feature maps: chw or hwc.")] = "chw"
+    layout: Annotated[str, typer.Option(help="Of feature maps: chw, hwc or chw2.")] = "chw"
     update: Annotated[
         str | None,
         typer.Option(

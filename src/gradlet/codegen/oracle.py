@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gradlet.ir.graph import Graph, Site
 from gradlet.ops import OPS
+from gradlet.ops.learning.loss_scale import interval_of, scale_of
 from gradlet.ops.learning.optimizer import (
     clip_of,
     correction_of,
@@ -44,14 +45,25 @@ def forward(v):
 
 TAIL = '''
 
+def next_scale(scale, good, skipped, fault, like):
+    """Half of the scale behind a step that was skipped, twice behind INTERVAL good ones."""
+    if fault:
+        smaller = scale / 2 if INTERVAL and scale > 2.0**-14 else scale
+        return like.new_tensor([smaller, 0, skipped + 1])
+    if INTERVAL and good + 1 >= INTERVAL and scale < 2.0**24:
+        return like.new_tensor([scale * 2, 0, skipped])
+    return like.new_tensor([scale, good + 1, skipped])
+
+
 def steps(parameters, constants, batches, count, accumulate):
     """Train in the dtype of the parameters; yield every value of each step."""
     parameters = {name: p.clone().requires_grad_(True) for name, p in parameters.items()}
     optimizer = make_optimizer(list(parameters.values()), *constants[HYPER].tolist())
-    fed = 0
+    fed = taken = 0
     for step in range(count):
         optimizer.zero_grad()
         losses = []
+        scale, fault = constants.get(SCALE, torch.ones(1)), False
         for _ in range(accumulate):
             batch = {name: values[fed % len(values)] for name, values in batches.items()}
             fed += 1
@@ -64,22 +76,35 @@ def steps(parameters, constants, batches, count, accumulate):
             gradients = torch.autograd.grad(
                 v[LOSS] / accumulate, list(wanted.values()), allow_unused=True
             )
-            gradients = {k: g for k, g in zip(wanted, gradients) if g is not None}
+            gradients = {k: g * scale[0] for k, g in zip(wanted, gradients) if g is not None}
+            known = LIMITS.keys() & gradients.keys()
+            fault |= any(not (gradients[name].abs() < LIMITS[name]).all() for name in known)
             for name, parameter in parameters.items():
                 if name in gradients:
                     old = 0 if parameter.grad is None else parameter.grad
                     parameter.grad = old + gradients[name]
+                    limit = LIMITS.get(name)
+                    fault |= limit is not None and not (parameter.grad.abs() < limit).all()
             losses.append(v[LOSS].item())
             constants = {**constants, **{old: v[new].detach() for old, new in STATES}}
         before = {name: t.detach().clone() for name, t in v.items()}
-        clip(list(parameters.values()), constants)
-        optimizer.step()
+        if not fault:
+            for parameter in parameters.values():
+                parameter.grad = None if parameter.grad is None else parameter.grad / scale[0]
+            clip(list(parameters.values()), constants)
+            optimizer.step()
+            taken += 1
+        if SCALE:
+            constants = {**constants, SCALE: next_scale(*scale.tolist(), fault, scale)}
         after = {name: p.detach().clone() for name, p in parameters.items()}
         for key, tensors in REMEMBERS.items():
             for name, state in tensors.items():
-                after[state] = optimizer.state[parameters[name]][key].clone()
+                zeros = torch.zeros_like(parameters[name])  # where no step was taken
+                after[state] = optimizer.state[parameters[name]].get(key, zeros).clone()
         if CORRECTION:
-            after[CORRECTION] = 1 - constants[HYPER][2:4] ** (step + 1)
+            after[CORRECTION] = 1 - constants[HYPER][2:4] ** taken
+        if SCALE:
+            after[SCALE] = constants[SCALE]
         after.update({old: constants[old] for old, _ in STATES})
         yield before, gradients, after, sum(losses) / accumulate
 '''
@@ -91,9 +116,22 @@ def oracle_source(graph: Graph) -> str:
     written = {name for site in _sites(graph) for name in site.node.outputs}
     states = [(old, new) for old, new in graph.updates if new in written]
     tables = f"LOSS = {graph.loss!r}\nSTATES = {states!r}\nHYPER = {hyper_of(graph)!r}\n"
-    tables += f"CORRECTION = {correction_of(graph)!r}"
+    tables += f"CORRECTION = {correction_of(graph)!r}\n"
+    tables += f"SCALE = {scale_of(graph)!r}\nINTERVAL = {interval_of(graph)}\n"
+    tables += f"LIMITS = {_limits(graph)}"
     head = HEAD.replace("{helpers}\n", _helpers(graph))
     return f"{head}{body}\n\n\n{_optimizer(graph)}\n\n{tables}\n{TAIL}"
+
+
+def _limits(graph: Graph) -> dict[str, float]:
+    """Where the loss is scaled, what the gradient of each tensor has to stay below."""
+    if not scale_of(graph):
+        return {}
+    found = {}
+    for name, grad in graph.grads:
+        element = graph.tensors[grad].element
+        found[name] = element.largest * (1 + element.unit_roundoff / 2)
+    return found
 
 
 def _helpers(graph: Graph) -> str:

@@ -16,6 +16,7 @@ from gradlet.ir.elements import F32, Element
 from gradlet.ir.graph import Array, Graph, Node
 from gradlet.ops.dropout import dropout_state
 from gradlet.ops.learning.labels import LOSSES
+from gradlet.ops.learning.loss_scale import scale_of
 from gradlet.ops.learning.optimizer import clip_of, hyper_of, optimizer_of
 from gradlet.planner.launch import Ref
 from gradlet.planner.model import FARTHEST, KINDS, L1, Call, Plan
@@ -75,6 +76,7 @@ def view_of(plan: Plan, expected: Golden) -> dict[str, Any]:
         "losses_text": " + ".join(node.op for node in graph.nodes if node.op in LOSSES),
         "optimizer": optimizer_of(graph).name,
         "settings": [{**item, "tensor": names[item["tensor"]]} for item in settings(plan)],
+        "loss_scale": names.get(scale_of(graph), ""),
         "dropout": names.get(dropout_state(graph), ""),
         "parameters": [tensors[name] for name in graph.trained],
         "params": parameter_count(plan),

@@ -7,6 +7,7 @@ What lies in a backing memory comes and goes once, at the bandwidth of the DMA.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -15,7 +16,7 @@ from gradlet.ir.elements import F32
 from gradlet.kernels.catalogue import Kernel, candidates, render, variant_of
 from gradlet.kernels.xpulp.isa.issue import instructions_per_mac
 from gradlet.ops import OPS
-from gradlet.planner.model import Call, Plan
+from gradlet.planner.model import Call, Plan, fetched_places
 from gradlet.planner.tiling import WORD, TileView, Tiling, region_elements
 from gradlet.targets.target import Target
 
@@ -41,7 +42,7 @@ class Bound:
 
 def bound(plan: Plan, call: Call) -> Bound:
     instructions = max(_of_macs(plan, call), _words(plan, call))
-    copying = _copying(plan, call.tiling) if call.tiling else 0.0
+    copying = _copying(plan, call)
     return Bound(instructions / plan.target.cores, copying)
 
 
@@ -81,27 +82,37 @@ def _words(plan: Plan, call: Call) -> float:
     places that only the data tell need not be touched."""
     nodes = {node.name: node for node in plan.graph.nodes}
     looked_up = any(OPS[nodes[name].op].integers for name in call.nodes)
-    read = {*call.inputs, *(call.outputs if call.updates else ())}
+    read = {*call.inputs, *call.replaced}
     names = [*call.outputs, *(() if looked_up else read)]
     return sum(plan.graph.tensors[name].bytes for name in filter(None, names)) / WORD
 
 
-def _copying(plan: Plan, tiling: Tiling) -> float:
+def _copying(plan: Plan, call: Call) -> float:
     machine = dict(plan.target.machine)
     places = plan.buffer_of()
     known = {memory.name: n for n, memory in enumerate(plan.target.memories)}
     inward = outward = farthest = 0
-    for view in tiling.views:
-        if view is None or not (view.load or view.store or view.fetched):
-            continue
-        size = _bytes(view, tiling)
-        come, go = (view.load or view.fetched) * size, view.store * size
-        if known[places[view.tensor].level] > 1:
+    for name, come, go in _copies(plan, call):
+        if known[places[name].level] > 1:
             farthest += come + go
         inward, outward = inward + come, outward + go
     each_way = WORD * machine["dma_ports"] // 2
     beyond = farthest / machine["dma_l3_rate"] if farthest else 0.0
     return max(inward / each_way, outward / each_way, beyond)
+
+
+def _copies(plan: Plan, call: Call) -> Iterator[tuple[str, int, int]]:
+    """Tensors, and how many bytes of them come and go: what is seen through views, and what kernels
+    fetch themselves."""
+    tiling = call.tiling
+    for view in tiling.views if tiling else ():
+        if tiling and view and (view.load or view.store):
+            size = _bytes(view, tiling)
+            yield view.tensor, view.load * size, view.store * size
+    for place in fetched_places(call):
+        name, view = call.operands[place], tiling.views[place] if tiling else None
+        size = _bytes(view, tiling) if tiling and view else plan.graph.tensors[name].bytes
+        yield name, size, (place < len(call.outputs)) * size
 
 
 def _bytes(view: TileView, tiling: Tiling) -> int:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from gradlet.kernels.catalogue import MAY, fetched
+from gradlet.kernels.catalogue import MAY
 from gradlet.kernels.traits import kept
-from gradlet.planner.model import REGIONS, Call, Plan
+from gradlet.planner.model import REGIONS, Call, Plan, fetched_places
 from gradlet.planner.parts import followers
 from gradlet.planner.tiling import Tiling
 from gradlet.planner.walk import Entry, Placement
@@ -128,8 +128,9 @@ class Sanitizer:
             if behind:
                 self._open_copies(behind, prefetched=True)
             return
-        inputs = [self.span(name) for name in call.inputs if name]
-        outputs = [self.span(name) for name in call.outputs if name]
+        own = {call.operands[place] for place in fetched_places(call)}
+        inputs = [self.span(name) for name in call.inputs if name and name not in own]
+        outputs = [self.span(name) for name in call.outputs if name and name not in own]
         stays = {
             span: self.plan.buffer_of()[span.name].kind != "arena" or any(map(span.meets, inputs))
             for span in outputs
@@ -137,19 +138,17 @@ class Sanitizer:
         self._grant_operands(inputs, stays, scratch_stays=False)
 
     def _open_fetches(self, call: Call) -> None:
-        """The kernel itself may copy some of what it reads into its scratch."""
-        for number in fetched(call.kernel, MAY):
-            self._grant_copy(self.span(call.inputs[number]), read=True, write=False)
-            self._grant_copy(self.span(call.scratch), read=False, write=True)
+        """The kernel itself may copy some of what it reads into its scratch, and from there what it
+        updates."""
+        for place in (*fetched_places(call), *fetched_places(call, MAY)):
+            back = place < len(call.outputs)
+            self._grant_copy(self.span(call.operands[place]), read=True, write=back)
+            self._grant_copy(self.span(call.scratch), read=back, write=True)
 
     def _open_copies(self, tiling: Tiling, *, prefetched: bool = False) -> None:
         """Transfers may fill and empty the stages of this call's views, those of the next one that
         are filled early, and nothing else."""
         for view in filter(None, tiling.views):
-            if view.fetched and not prefetched:  # by the kernel, to its scratch
-                assert self.call is not None
-                self._grant_copy(self.span(view.tensor), read=True, write=False)
-                self._grant_copy(self.span(self.call.scratch), read=False, write=True)
             if not view.buffer or (prefetched and not view.prefetched):
                 continue
             if view.load or view.store:
@@ -192,7 +191,7 @@ class Sanitizer:
                 inputs.append(span)
             else:  # partial sums lie behind the operands
                 tensor = placement.view.tensor
-                outputs.append((span, self.call.updates and tensor in self.call.outputs))
+                outputs.append((span, tensor in self.call.replaced))
         stays = {
             span: updated or not fresh or any(span.meets(other) for other in inputs)
             for span, updated in outputs

@@ -27,11 +27,17 @@ from gradlet.frontends.recording_modes import (
     our_dropout,
     watched,
 )
-from gradlet.frontends.recording_types import Parts, places_of, round_as_stored
+from gradlet.frontends.recording_types import (
+    Parts,
+    places_of,
+    round_as_stored,
+    skipped_steps,
+)
 from gradlet.frontends.torch.check import copied, plain_attention, same_epsilon
 from gradlet.frontends.user_code import noticed_exits
 from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Loss, Recipe
+from gradlet.ops.learning.loss_scale import scale_of
 from gradlet.ops.learning.optimizer import wanted_update
 from gradlet.oracle.interpreter import run_reference
 from gradlet.oracle.recording import Recording, digest
@@ -231,9 +237,11 @@ class _Recorder:
         fed_in = (*inputs, *(aim.target for aim in aims))
         batches = [[self._tensor(v) for v in value] for value in fed_in]
         optimizer = self._optimizer()
+        skipped = skipped_steps(self.graph, STEPS)
         losses: list[float] = []
         after: list[dict[str, Array]] = []
         gradients: dict[str, Array] = {}
+        scale = self.graph.data.get(scale_of(self.graph), np.ones(1))[0]
         fed = 0
         while len(losses) < STEPS and (not losses or fed < PASSES):
             optimizer.zero_grad()
@@ -250,12 +258,13 @@ class _Recorder:
                 fed += 1
             if not losses:
                 gradients = {
-                    trained.name: digest(gradient.numpy().copy())
+                    trained.name: digest(gradient.numpy() * scale)
                     for trained, gradient in zip(self.trained, found, strict=True)
                     if gradient is not None
                 }
-            self._clip()
-            optimizer.step()
+            if len(losses) not in skipped:
+                self._clip()
+                optimizer.step()
             losses.append(total / self.recipe.accumulate)
             after.append({name: digest(value) for name, value in self._state().items()})
         return self._recording(losses, gradients, after)

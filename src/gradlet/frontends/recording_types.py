@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from gradlet.ir.graph import Array, Graph
+from gradlet.ops.learning.loss_scale import scale_of
+from gradlet.oracle.interpreter import run_reference
 from gradlet.support.extras import require_torch
 
 Parts = tuple[tuple[str, Array], ...]
@@ -39,3 +41,13 @@ def round_as_stored(
             rounded = tensor.element.rounded(flat[where].to(torch.float32).numpy())
             flat[where] = torch.from_numpy(rounded).to(flat.dtype)
             every[path].data.copy_(flat.reshape(every[path].shape))
+
+
+def skipped_steps(graph: Graph, steps: int) -> set[int]:
+    """Steps that a program skips as its gradients overflow, which those of a module do not."""
+    scale = scale_of(graph)
+    if not scale:
+        return set()
+    counts = [int(step.state[scale][2]) for step in run_reference(graph, steps)]
+    before = (0, *counts)
+    return {index for index, count in enumerate(counts) if count > before[index]}

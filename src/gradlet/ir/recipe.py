@@ -44,6 +44,8 @@ class Loss:
 
 
 MIXED = "mixed"
+DYNAMIC, OFF = "dynamic", "off"
+"""Of the scale of a loss, which else is a number."""
 DTYPES = {"f32": "f32", "f16": "f16", "bf16": "bf16", MIXED: "f16"}
 """What a recipe may call the type of its numbers, and what layers then compute with. In `mixed` the
 weights that are trained, and what the optimizer knows of them, stay in single precision."""
@@ -88,7 +90,8 @@ class Recipe:
     bn is what batch norms do: train, frozen or recalibrate, else what the module has them do.
     losses are several that add up, in place of `loss` and its options.
     dtype is f32, f16, bf16 or mixed, or one of these by pattern of layers, the first that fits:
-    {"conv1*": "f32", "*": "f16"}, in text conv1*=f32,*=f16.
+    {"conv1*": "f32", "*": "f16"}, in text conv1*=f32,*=f16. loss_scale is dynamic, off or a number;
+    without a wish it is dynamic for mixed, and off for all others.
     """
 
     loss: str = "cross_entropy"
@@ -113,8 +116,10 @@ class Recipe:
     bn: str = ""
     losses: Sequence[Loss] = ()
     dtype: str = "f32"
+    loss_scale: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "loss_scale", str(self.loss_scale))
         object.__setattr__(self, "dtype", dtype_text(self.dtype))
         given = (self.losses,) if isinstance(self.losses, Loss) else tuple(self.losses)
         if wrong := [value for value in given if not isinstance(value, Loss)]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -225,8 +225,10 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     mode = families()[kernel.family].modes[kernel.mode]
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
-    extra = epilogues()[kernel.epilogue]
-    return (*mode.outputs, *extra.outputs), (*mode.inputs, *extra.inputs)
+    more = epilogues()[kernel.epilogue]
+    own = mode.outputs[0].dtype  # what an optimizer remembers is as the weight is
+    states = (replace(state, dtype=state.dtype or own) for state in more.outputs)
+    return (*mode.outputs, *states), (*mode.inputs, *more.inputs)
 
 
 def stepped(kernel: Kernel) -> bool:
@@ -236,8 +238,14 @@ def stepped(kernel: Kernel) -> bool:
 
 def fetched(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
     """Which of its inputs a kernel fetches itself, by number: those that it must or may."""
+    made = len(operands(kernel)[0])
+    return tuple(n - made for n in streamed(kernel, how) if n >= made)
+
+
+def streamed(kernel: Kernel, how: str = MUST) -> tuple[int, ...]:
+    """The same among all operands, outputs first: weights that it updates it writes back."""
     own = variant_of(kernel).streamed(how)
-    return tuple(n for n, operand in enumerate(operands(kernel)[1]) if operand.name in own)
+    return tuple(n for n, operand in enumerate(sum(operands(kernel), ())) if operand.name in own)
 
 
 def updated(kernel: Kernel) -> bool:
@@ -268,35 +276,30 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
     entry, variant = families()[kernel.family], variant_of(kernel)
     mode = entry.modes[kernel.mode]
-    text = (
-        templates()
-        .get_template(variant.template.format(mode=kernel.mode))
-        .render(
-            T=kernel.element.c,
-            mode=kernel.mode,
-            epilogue=kernel.epilogue,
-            opening=prototype(kernel, prefix),
-            sizes_type=sizes_type(kernel.family, prefix),
-            narrow=bool(kernel.element.accumulate),
-            load=_load(kernel),
-            store=_store(kernel),
-            block_params=", ".join(
-                p
-                for p in _parameters(kernel, prefix)[1:]
-                if "scratch" not in p and p != "int32_t step"
-            ),
-            block_args=", ".join(_argument_names(kernel)),
-            widths=_ladder(dict(variant.params).get("columns", 1)),
-            **dict(variant.params),
-            **(_generated(kernel, prefix) if variant.generator else {}),
-        )
+    template = templates().get_template(variant.template.format(mode=kernel.mode))
+    own = [p for p in _parameters(kernel, prefix)[1:] if not p.endswith(("scratch", " step"))]
+    text = template.render(
+        T=kernel.element.c,
+        mode=kernel.mode,
+        epilogue=kernel.epilogue,
+        opening=prototype(kernel, prefix),
+        sizes_type=sizes_type(kernel.family, prefix),
+        narrow=bool(kernel.element.accumulate),
+        load=_load(kernel),
+        store=_store(kernel),
+        as_stored=kernel.element.store.format,
+        block_params=", ".join(own),
+        block_args=", ".join(_argument_names(kernel)),
+        widths=_ladder(dict(variant.params).get("columns", 1)),
+        **dict(variant.params),
+        **(_generated(kernel, prefix) if variant.generator else {}),
     )
     fused = f" The store {epilogues()[kernel.epilogue].doc}." if kernel.epilogue else ""
     known = epilogues().get(kernel.epilogue or kernel.mode)
     code = f"{known.code.strip()}\n\n" if known and known.code else ""
     comment = f"/* {kernel.name}: {entry.doc}.\n * {mode.doc}.{fused} */\n"
-    struct = sizes_struct(kernel.family, prefix)
-    return f"{comment}{_includes([kernel])}\n{struct}\n\n{code}{text.strip()}\n"
+    head = f"{comment}{_includes([kernel])}\n{sizes_struct(kernel.family, prefix)}"
+    return f"{head}\n\n{code}{text.strip()}\n"
 
 
 def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:

@@ -82,14 +82,15 @@ class Variant:
     its own parameters and `cores`. cost is the cycles of the busiest core, of the target's [cost],
     for those whose multiply-adds do not tell; a generator may have a function for it instead.
 
-    streams: inputs that the kernel itself copies to its scratch, piece by piece: those that `must`
-    not lie in L1, and those that `may` lie anywhere. rank: of several that fit, the highest is
-    taken; portable C stands below what is written for an instruction set. elements: those that it
-    is rendered for. steps: it is called so often, with the number of the step, and a barrier
-    between. released: inputs that only step 0 reads. keeps: those of them whose part of the
-    scratch stays as long as they are the same: of the first of these step 2 takes the place of step
-    0 then, of the second step 3. exact: its errors are
-    those of plain sums; else its generator says how large they are."""
+    streams: operands that the kernel itself copies to its scratch, piece by piece: those that
+    `must` not lie in L1, and those that `may` lie anywhere; weights that it updates it copies back
+    as well. epilogues: the only ones that it has, if not all of its mode. rank: of several that
+    fit, the highest is taken; portable C stands below what is written for an instruction set.
+    elements: those that it is rendered for. steps: it is called so often, with the number of the
+    step, and a barrier between. released: inputs that only step 0 reads. keeps: those of them whose
+    part of the scratch stays as long as they are the same: of the first of these step 2 takes the
+    place of step 0 then, of the second step 3. exact: its errors are those of plain sums; else its
+    generator says how large they are."""
 
     name: str
     template: str
@@ -103,6 +104,7 @@ class Variant:
     cost: str = ""
     streams: tuple[tuple[str, str], ...] = ()
     elements: tuple[str, ...] = (F32.name,)
+    epilogues: tuple[str, ...] | None = None
     steps: int = 1
     released: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
@@ -115,6 +117,8 @@ class Variant:
         return bool(kinds & set(self.elements))
 
     def stores(self, epilogue: str) -> bool:
+        if self.epilogues is not None and epilogue not in self.epilogues:
+            return False
         return self.isa != "xpulp" or epilogue in ("", *IN_ASSEMBLER)
 
     def streamed(self, how: str = MUST) -> tuple[str, ...]:
@@ -187,6 +191,7 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     expanded(item.get("cost", ""), terms),
                     tuple(item.get("streams", {}).items()),
                     tuple(item.get("elements", (F32.name,))),
+                    tuple(item["epilogues"]) if "epilogues" in item else None,
                     item.get("steps", 1),
                     tuple(item.get("released", ())),
                     tuple(item.get("keeps", ())),

@@ -30,7 +30,7 @@ class _Cast(Pointwise):
         return {"x": emit.add(name_of(site.ins[0].dtype), [grads[0]])}
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
-        return ins[0]
+        return f"{ins[0]}.clone()"  # a tensor of its own, which has a gradient of its own
 
 
 def name_of(dtype: str) -> str:

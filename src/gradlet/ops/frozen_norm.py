@@ -118,7 +118,8 @@ class FrozenNormGrad(MapOp):
 
 @register
 class Blend(Pointwise):
-    """(1 - momentum) * old + momentum * scale * new: a running mean takes a step."""
+    """(1 - momentum) * old + momentum * scale * new: a running mean takes a step. With a `guard` it
+    takes none where what is new is infinite or no number."""
 
     name = "blend"
     inputs = ("old", "new")
@@ -126,7 +127,8 @@ class Blend(Pointwise):
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         keep, take = _shares(attrs)
-        return (keep * ins[0] + take * ins[1],)
+        moved = keep * ins[0] + take * ins[1]
+        return (np.where(np.isfinite(ins[1]), moved, ins[0]) if attrs.get("guard") else moved,)
 
     def magnitude(self, attrs: Attrs, ins: Arrays, results: Arrays) -> Arrays:
         keep, take = _shares(attrs)
@@ -145,11 +147,14 @@ class Blend(Pointwise):
     def lower(self, site: Site) -> Lowering:
         keep, take = _shares(site.attrs)
         sizes = {"count": site.outs[0].elements, "keep": keep, "take": take}
-        return Lowering("blend", "step", sizes)
+        return Lowering("blend", "guarded" if site.attrs.get("guard") else "step", sizes)
 
     def torch(self, attrs: Attrs, *ins: str) -> str:
         keep, take = _shares(attrs)
-        return f"{keep!r} * {ins[0]} + {take!r} * {ins[1]}"
+        moved = f"{keep!r} * {ins[0]} + {take!r} * {ins[1]}"
+        return (
+            f"torch.where({ins[1]}.isfinite(), {moved}, {ins[0]})" if attrs.get("guard") else moved
+        )
 
 
 def _shares(attrs: Attrs) -> tuple[float, float]:

@@ -137,6 +137,7 @@ def before_last_micro_batch(graph: Graph) -> dict[str, Array]:
     return values
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is told by the values
 def evaluate(
     graph: Graph,
     values: dict[str, Array],
@@ -171,6 +172,8 @@ def evaluate(
             spread.update(own)
         for tensor, result in zip(site.outs, results, strict=True):
             name = tensor.name
+            if tensor.element.accumulate:
+                result = _as_far_as_held(result, tensor.element)
             if seed is not None and not _is_exact(
                 op, operands, result, spread[name], name in wholes
             ):
@@ -247,6 +250,13 @@ def _spread(site: Site, operands: list[Array], results: tuple[Array, ...]) -> Sp
         with np.errstate(over="ignore"):  # what float32 cannot hold is told by the values
             spread[tensor.name] = error.astype(np.float32).reshape(np.shape(magnitude))
     return spread
+
+
+def _as_far_as_held(result: Array, element: Element) -> Array:
+    """What is beyond the largest number of a narrow type is infinite there."""
+    edge = element.largest * (1 + element.unit_roundoff / 2)
+    beyond = np.abs(result) >= edge
+    return np.where(beyond, np.copysign(np.inf, result), result) if beyond.any() else result
 
 
 def _growth(roundings: float) -> float:

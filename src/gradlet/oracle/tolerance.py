@@ -15,6 +15,7 @@ import numpy as np
 
 from gradlet.ir.elements import F32
 from gradlet.ir.graph import Array, Graph
+from gradlet.ops.learning.loss_scale import scale_of
 from gradlet.oracle.interpreter import Disturbance, Spread, Watch, evaluate, run_reference
 from gradlet.oracle.scatter import CAREFUL, EDGES, QUICK, Rule, Scatter
 from gradlet.support.progress import counted
@@ -209,7 +210,11 @@ def first_divergence(
     So is one whose activations are, unless those of the first step are already and do no harm, as
     a mask of the largest numbers does none.
     """
-    lasting = {graph.loss, *(grad for _, grad in graph.grads), *(new for _, new in graph.updates)}
+    lasting = {graph.loss, *(new for _, new in graph.updates)}
+    if scale_of(graph):  # a step whose gradients overflow is skipped
+        overflows = [[name for name in names if name in lasting] for names in overflows]
+    else:
+        lasting |= {grad for _, grad in graph.grads}
     own = set(overflows[0]) - lasting
     for index, (loss, names) in enumerate(zip(losses, overflows, strict=True)):
         if not F32.fits(np.asarray(loss)) or set(names) - own:

@@ -11,7 +11,8 @@ from typing import Any
 
 from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import ArrayReader, ArrayWriter, Graph
-from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.catalogue import Kernel, streamed
+from gradlet.kernels.family import MUST
 from gradlet.kernels.traits import growth, is_exact, steps
 from gradlet.ops.base import Size
 from gradlet.ops.cast import name_of
@@ -135,6 +136,24 @@ class Call:
     def updates(self) -> bool:
         """Whether its outputs are weights, which the update by their gradient replaces."""
         return self.fusion in (UPDATE, BIAS_GRADIENT)
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Those of its outputs that take the place of weights, biases or states which it reads."""
+        if self.fusion == LINEAR_BACKWARD:
+            return self.outputs[1:]
+        return self.outputs if self.updates else ()
+
+
+def fetched_places(call: Call, how: str = MUST) -> tuple[int, ...]:
+    """By number, the operands that kernels of the call fetch themselves: those that they must, or
+    may."""
+    return tuple(
+        place
+        for launch in call.launches
+        for number in streamed(launch.kernel, how)
+        if (place := launch.operands[number]) is not None
+    )
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,8 @@ def plan(
 def _draft(
     graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
 ) -> _Draft:
-    groups = ordered_groups(graph, target.isa, fuse=options.fuse, tiles=tiles)
+    far = target if tiles else None
+    groups = ordered_groups(graph, target.isa, fuse=options.fuse, far=far)
     computing = [group for group in groups if not OPS[group.nodes[0].op].view]
     asked = {name: override.variant for name, override in options.overrides.items()}
     lower = Lowerer(graph, target, options.variants or {}, asked)
@@ -144,8 +145,9 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
 
 
 def _for_tiles(draft: _Draft, options: Options) -> _Draft:
-    """Without the calls that cannot be cut into tiles."""
-    if all(RULES[call.fusion].tiles for call in draft.calls if call.fusion):
+    """Without the calls that cannot run where their operands are far away."""
+    used = {group.fusion for group in draft.groups if group.fusion}
+    if all(RULES[fusion].tiles and RULES[fusion].cut for fusion in used):
         return draft
     return _draft(draft.graph, draft.target, draft.prefix, options, tiles=True)
 

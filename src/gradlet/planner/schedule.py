@@ -14,15 +14,22 @@ from gradlet.ops import OPS
 from gradlet.planner.fuse.rule import FusionGroup
 from gradlet.planner.fuse.rules import RULES
 from gradlet.planner.views import view_sources
+from gradlet.targets.target import Target
 
 
 def ordered_groups(
-    graph: Graph, isa: tuple[str, ...], *, fuse: bool = True, tiles: bool = False
+    graph: Graph, isa: tuple[str, ...], *, fuse: bool = True, far: Target | None = None
 ) -> list[FusionGroup]:
     """All groups in an order that respects every dependence and keeps the peak low. isa: the
-    instruction sets of the cores. tiles: only fusions whose calls can be cut into tiles."""
-    rules = [rule for rule in RULES.values() if fuse and (rule.tiles or not tiles)]
-    matches = [group for rule in rules for group in rule.groups(graph, isa)]
+    instruction sets of the cores. far: where operands lie far away in the memories of a target,
+    only fusions whose calls can run so there."""
+    rules = [rule for rule in RULES.values() if fuse and (rule.tiles or not far)]
+    matches = [
+        group
+        for rule in rules
+        for group in rule.groups(graph, isa)
+        if far is None or rule.fits(graph, far, group)
+    ]
     while True:
         groups = _partition(graph, matches)
         after = _dependences(graph, groups)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from gradlet.ir.graph import Graph, Node
 from gradlet.ops.learning.labels import LOSSES
+from gradlet.ops.learning.loss_scale import scale_of
 from gradlet.ops.learning.optimizer import clip_of, correction_of, hyper_of
 from gradlet.planner.model import Plan
 
@@ -41,7 +42,7 @@ class Owners:
 
     def __init__(self, plan: Plan) -> None:
         self._graph = plan.graph
-        self._of_all = {of(plan.graph) for of in (hyper_of, clip_of, correction_of)}
+        self._of_all = {of(plan.graph) for of in (hyper_of, clip_of, correction_of, scale_of)}
         self._nodes: dict[str, str] = {}
         self._tensors: dict[str, str] = {}
         for name in plan.graph.inputs:

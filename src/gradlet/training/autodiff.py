@@ -21,6 +21,7 @@ from gradlet.training.loss import (
     target_kinds,
 )
 from gradlet.training.partial_update import RowGradients, with_rows_apart
+from gradlet.training.scaling import Scaled, scaling_of
 from gradlet.training.selection import select, select_rows
 from gradlet.training.update import append_update, check_optimizer
 
@@ -38,10 +39,13 @@ def train(graph: Graph, recipe: Recipe, targets: Targets = None) -> Graph:
     graph, parts = with_rows_apart(graph, rows)
     trainable = [*whole, *parts]
     builder = GraphBuilder(graph.name, graph)
+    scaling = scaling_of(recipe)
     objective = append_objective(builder, graph, recipe, targets)
-    grads = _backward(builder, objective.seeds, trainable)
+    scaled = Scaled(builder, scaling) if scaling else None
+    seeds = scaled.seeds(objective.seeds) if scaled else objective.seeds
+    grads = _backward(builder, seeds, trainable)
     steps = _append_steps(builder)
-    updates = append_update(builder, trainable, grads, recipe)
+    updates = append_update(builder, trainable, grads, recipe, scaled)
     if not updates:
         raise GradletError("none of the chosen parameters influences the loss")
     result = replace(

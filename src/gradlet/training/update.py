@@ -13,6 +13,7 @@ from gradlet.ir.graph import Array
 from gradlet.ir.recipe import Recipe
 from gradlet.ops.learning.optimizer import optimizers, update_op, wanted_update
 from gradlet.training.casts import Casts
+from gradlet.training.scaling import Scaled
 
 LARGEST = F32.largest
 
@@ -44,7 +45,11 @@ def check_optimizer(recipe: Recipe) -> None:
 
 
 def append_update(
-    builder: GraphBuilder, trainable: Sequence[str], grads: dict[str, str], recipe: Recipe
+    builder: GraphBuilder,
+    trainable: Sequence[str],
+    grads: dict[str, str],
+    recipe: Recipe,
+    scaled: Scaled | None = None,
 ) -> tuple[tuple[str, str], ...]:
     """Write the update phase; returns what replaces what."""
     names = [name for name in trainable if name in grads]
@@ -55,8 +60,10 @@ def append_update(
             state, totals[name] = _accumulated(builder, name, grads[name])
             updates.append((state, totals[name]))
             resets.append((state, totals[name]))
+    if scaled and totals:  # a store can only do an update whose gradient is of the same phase
+        totals = scaled.unscaled(totals, grads, "update" if recipe.accumulate > 1 else "backward")
     clipped = _clipped(builder, totals, recipe)
-    updates += _optimized(builder, clipped, recipe)
+    updates += _optimized(builder, clipped, recipe, scaled)
     for state, total in resets:
         zero = builder.add("reset", [total], phase="update", role="partial", name=f"{state}.zero")
         updates.append((state, zero))
@@ -102,10 +109,12 @@ def _clipped(builder: GraphBuilder, grads: dict[str, str], recipe: Recipe) -> di
 
 
 def _optimized(
-    builder: GraphBuilder, grads: dict[str, str], recipe: Recipe
+    builder: GraphBuilder, grads: dict[str, str], recipe: Recipe, scaled: Scaled | None
 ) -> Iterator[tuple[str, str]]:
     op = wanted_update(recipe)
     hyper = _state(builder, "hyper", np.asarray([float(getattr(recipe, h)) for h in op.hyper]))
+    scaled = scaled if grads else None
+    hyper = scaled.settings(hyper, op) if scaled else hyper
     shared = []
     if "c" in op.inputs and grads:
         correction = _state(builder, "correction", np.zeros(2))
@@ -119,6 +128,7 @@ def _optimized(
             )
         ]
         yield correction, shared[0]
+        shared = [scaled.correction(shared[0])] if scaled else shared
     casts = Casts(builder)
     better: dict[str, str] = {}
     updates: list[tuple[str, str]] = []
@@ -140,3 +150,5 @@ def _optimized(
         updates += zip((name, *states), results, strict=True)
     better = builder.rename(better)
     yield from ((old, better.get(new, new)) for old, new in updates)
+    if scaled:
+        yield from scaled.next()

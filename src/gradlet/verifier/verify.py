@@ -19,6 +19,7 @@ from gradlet.errors import GradletError
 from gradlet.ir.graph import Array, Graph
 from gradlet.kernels.catalogue import updates
 from gradlet.ops import OPS
+from gradlet.ops.learning.loss_scale import scale_of
 from gradlet.ops.learning.optimizer import hyper_of
 from gradlet.oracle.scatter import QUICK
 from gradlet.oracle.tolerance import first_divergence
@@ -196,11 +197,20 @@ def _rates(project: Project, oracle: Oracle) -> dict[str, float]:
     graph = project.plan.graph
     found = {}
     for weight, gradient in _swallowed(project.plan).items():
-        size = float(np.abs(oracle.values.get(gradient, np.zeros(1))).max(initial=0.0))
+        size = float(np.abs(_value(graph, oracle, gradient)).max(initial=0.0))
         most = graph.tensors[weight].element.largest / HEADROOM
         fits = np.isfinite(size) and size * LARGE_RATE > most
         found[gradient] = 2.0 ** np.floor(np.log2(most / size)) if fits else LARGE_RATE
     return found
+
+
+def _value(graph: Graph, oracle: Oracle, gradient: str) -> Array:
+    """What PyTorch has for a gradient, or for the one that it is without the scale of the loss."""
+    made = graph.producer().get(gradient)
+    if gradient in oracle.values or made is None or not scale_of(graph):
+        return oracle.values.get(gradient, np.zeros(1))
+    scaled: Array = oracle.values.get(made.inputs[0], np.zeros(1))
+    return scaled / float(graph.data[scale_of(graph)][0])
 
 
 def _swallowed(plan: Plan) -> dict[str, str]:

@@ -18,13 +18,12 @@ from gradlet.ops import OPS
 from gradlet.ops.base import ShapeError, integer, ints
 from gradlet.ops.conv import conv_sizes
 from gradlet.ops.learning.optimizer import update_op
-from gradlet.ops.lib.channels import LAYOUTS as WHOLE
+from gradlet.ops.lib.channels import LAYOUTS as MAPS
 from gradlet.ops.lib.channels import PAIRED, channels_last, in_pairs, paired
 from gradlet.oracle.scatter import MARGIN
 
 STEPS = ("forward", "weight_grad", "input_grad")
 LAYOUTS = ("nn", "nt", "tn")
-MAPS = (*WHOLE, PAIRED)
 HYPER = Recipe(momentum=0.9)
 """Rate, decay and the like, as a layer that is trained has them."""
 LARGEST = 2**18

@@ -95,9 +95,8 @@ def measure(
 ) -> Report:
     """Every kernel that computes the case on this target, ranked."""
     _require_room(case, target)
-    streamed = [
-        operand.name for operand in catalogue.families()[case.family].modes[case.mode].inputs
-    ]
+    mode = catalogue.families()[case.family].modes[case.mode]
+    streamed = [operand.name for operand in (*mode.outputs, *mode.inputs)]
     how, dtype = (case.family, case.mode, case.epilogue), case.element.name
     known = catalogue.candidates(*how, case.sizes, target.isa, dtype, streamed=streamed)
     needed = {kernel: _l1_bytes(case, kernel, target) for kernel in known}
@@ -122,7 +121,7 @@ def measure(
 def _l1_bytes(case: Case, kernel: Kernel, target: Target) -> int:
     """Of operands and scratch; what the kernel fetches itself lies in backing memory."""
     scratch = catalogue.scratch_bytes(kernel, case.sizes, target.cores)
-    fetched = [case.inputs[n] for n in catalogue.fetched(kernel)]
+    fetched = [(*case.outputs, *case.inputs)[n] for n in catalogue.streamed(kernel)]
     gone = sum(value.nbytes for value in fetched if value is not None)
     return case.bytes - gone + scratch
 

@@ -152,14 +152,15 @@ class KernelRunner(Paused):
         at_sizes = self._put(spots, settings)
         if level not in ("", l1):
             spots = _Spots(*self._room(level), align, self._gap)
-        fetched = catalogue.fetched(kernel)
+        far, made = catalogue.streamed(kernel), len(outputs)
         behind = _Spots(*self._room(self.target.home.name), align, self._gap)
         at_inputs = [
-            self._put(behind if n in fetched else spots, value) for n, value in enumerate(inputs)
+            self._put(behind if made + n in far else spots, value) for n, value in enumerate(inputs)
         ]
         shared = {output: at_inputs[i] for output, i in (in_place or {}).items()}
         at_outputs = [
-            shared[i] if i in shared else self._put(spots, value) for i, value in enumerate(outputs)
+            shared[i] if i in shared else self._put(behind if i in far else spots, value)
+            for i, value in enumerate(outputs)
         ]
         scratch = catalogue.scratch_bytes(kernel, sizes, self.target.cores)
         at_scratch = [l1_spots.take(scratch)] if scratch else []
@@ -167,16 +168,13 @@ class KernelRunner(Paused):
         granted = []
         copied: list[tuple[int, int]] = []
         if self.sanitize:
-            spans = _spans(at_inputs, inputs)
-            if fetched:
-                copied = self._grant_copies([spans.pop(n) for n in fetched], at_scratch[0], scratch)
-            elif loose := catalogue.fetched(kernel, catalogue.MAY):  # from wherever they are
-                copied = self._grant_copies([spans[n] for n in loose], at_scratch[0], scratch)
+            spans, results = _spans(at_inputs, inputs), _spans(at_outputs, outputs)
+            copied = self._fetches(kernel, spans, results, [(at, scratch) for at in at_scratch])
             if catalogue.updated(kernel) or in_place:
                 known = range(len(outputs))
             granted = self._grant(
                 [(at_sizes, settings.nbytes), *spans.values()],
-                list(_spans(at_outputs, outputs).values()),
+                list(results.values()),
                 [(at, scratch) for at in at_scratch],
                 {at_outputs[index] for index in known},
             )
@@ -187,6 +185,23 @@ class KernelRunner(Paused):
             outcomes.append(self._run(list(zip(at_outputs, outputs, strict=True))))
         self._withdraw(granted, copied)
         return _together(outcomes[-catalogue.variant_of(kernel).steps :])
+
+    def _fetches(
+        self,
+        kernel: Kernel,
+        inputs: dict[int, tuple[int, int]],
+        outputs: dict[int, tuple[int, int]],
+        scratch: list[tuple[int, int]],
+    ) -> list[tuple[int, int]]:
+        """Grants the kernel's own transfers; what only these may touch leaves the spans."""
+        far, made = catalogue.streamed(kernel), len(catalogue.operands(kernel)[0])
+        if far:
+            sources = [inputs.pop(n - made) for n in far if n >= made]
+            replaced = [outputs.pop(n) for n in far if n < made]
+            return self._grant_copies(sources, replaced, *scratch[0])
+        if loose := catalogue.fetched(kernel, catalogue.MAY):  # from wherever they are
+            return self._grant_copies([inputs[n] for n in loose], [], *scratch[0])
+        return []
 
     def _withdraw(
         self, granted: Sequence[tuple[int, int]], copied: Sequence[tuple[int, int]]
@@ -284,14 +299,19 @@ class KernelRunner(Paused):
         return [*inputs, *outputs, *scratch]
 
     def _grant_copies(
-        self, sources: list[tuple[int, int]], scratch: int, size: int
+        self,
+        sources: list[tuple[int, int]],
+        replaced: list[tuple[int, int]],
+        scratch: int,
+        size: int,
     ) -> list[tuple[int, int]]:
-        """Transfers of the kernel's own, from there to its scratch; cores have no access there."""
-        for address, length in sources:
+        """Transfers of the kernel's own, between there and its scratch; cores have no access
+        there."""
+        for address, length in (*sources, *replaced):
             self.machine.watch(address, length, read=False, write=False, initialised=True)
-            self.machine.watch_dma(address, length, read=True, write=False)
-        self.machine.watch_dma(scratch, size, read=False, write=True)
-        return [*sources, (scratch, size)]
+            self.machine.watch_dma(address, length, read=True, write=(address, length) in replaced)
+        self.machine.watch_dma(scratch, size, read=bool(replaced), write=True)
+        return [*sources, *replaced, (scratch, size)]
 
 
 class _Spots:

@@ -54,7 +54,7 @@ class ClipSquares(Op):
         return (F32.name,)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
-        flat, begin = ins[0].reshape(-1), _begin(attrs)
+        flat, begin = ins[0].reshape(-1), clip_begin(attrs)
         padded = np.zeros(-(-(begin + flat.size) // PARTS) * PARTS, flat.dtype)
         padded[begin : begin + flat.size] = flat
         parts = (padded.reshape(-1, PARTS) ** 2).sum(axis=0)
@@ -73,14 +73,14 @@ class ClipSquares(Op):
     def tile_attrs(self, site: Site, parts: Mapping[str, Region]) -> Attrs | None:
         strides = row_major(site.ins[0].shape)
         first = sum(low * step for (low, _), step in zip(parts["g"], strides, strict=True))
-        return {"begin": (_begin(site.attrs) + first) % PARTS}
+        return {"begin": (clip_begin(site.attrs) + first) % PARTS}
 
     def lower(self, site: Site) -> Lowering:
-        sizes = {"count": site.ins[0].elements, "begin": _begin(site.attrs)}
+        sizes = {"count": site.ins[0].elements, "begin": clip_begin(site.attrs)}
         return Lowering("clip", "squares", sizes)
 
 
-def _begin(attrs: Attrs) -> int:
+def clip_begin(attrs: Attrs) -> int:
     return integer(attrs, "begin") if "begin" in attrs else 0
 
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradlet.ir.graph import Array, Attrs, Graph, Shape, Site
+from gradlet.ir.elements import F32
+from gradlet.ir.graph import Array, Attrs, Graph, Node, Shape, Site
 from gradlet.ir.recipe import Recipe
 from gradlet.ops.base import OPS, Arrays, Axis, Lowering, Op, ShapeError, register
 from gradlet.ops.lib.pointwise import Pointwise
@@ -110,6 +111,9 @@ class _Adam(Update):
     keeps_single = True  # squares are too small for half precision, steps of 1/1000 for bfloat16
     additions = 8
     decoupled: ClassVar[bool]
+
+    def dtypes(self, *ins: str) -> tuple[str, ...]:
+        return (ins[0], F32.name, F32.name)
 
     def reference(self, attrs: Attrs, *ins: Array) -> tuple[Array, ...]:
         w, g, (lr, weight_decay, beta1, beta2, eps), m, v, c = ins
@@ -215,7 +219,9 @@ def operand_of(graph: Graph, slot: str, *ops: str) -> str:
 
 def hyper_of(graph: Graph) -> str:
     """Where the settings of the optimizer lie."""
-    return operand_of(graph, "hyper", optimizer_of(graph).name)
+    hyper = operand_of(graph, "hyper", optimizer_of(graph).name)
+    made = graph.producer().get(hyper)  # where steps may be skipped
+    return made.inputs[0] if made else hyper
 
 
 def clip_of(graph: Graph) -> str:
@@ -234,9 +240,15 @@ def remembered_of(graph: Graph) -> dict[str, dict[str, str]]:
     op = optimizer_of(graph)
     updates = [node for node in graph.nodes if node.op == op.name]
     return {
-        key: {node.inputs[0]: node.inputs[op.inputs.index(slot)] for node in updates}
+        key: {_weight(graph, node): node.inputs[op.inputs.index(slot)] for node in updates}
         for slot, key in op.remembers.items()
     }
+
+
+def _weight(graph: Graph, update: Node) -> str:
+    """Whose step it is, also where the step takes a copy of it in another element type."""
+    made = graph.producer().get(update.inputs[0])
+    return made.inputs[0] if made else update.inputs[0]
 
 
 def optimizer_of(graph: Graph) -> Update:

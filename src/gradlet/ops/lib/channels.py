@@ -21,9 +21,9 @@ from gradlet.ops.base import Axis, Lowering, Op, ShapeError, Span
 from gradlet.ops.lib.pointwise import same_index_axes
 from gradlet.ops.lib.tiling import Region
 
-LAYOUTS = ("chw", "hwc")
 PAIRED = "chw2"
 """Of the layouts, the one with channels in pairs; only some ops over maps have it."""
+LAYOUTS = ("chw", "hwc", PAIRED)
 Each = TypeVar("Each")
 
 

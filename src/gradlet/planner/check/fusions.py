@@ -91,7 +91,9 @@ def _names(call: Call, launch: int) -> list[str]:
 
 def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterator[str]:
     """Of a call for three nodes: gradients of a layer's input and of its weights, the update; or
-    for four: the first gradient goes through the ReLU that has made the input."""
+    for four: the first gradient goes through the ReLU that has made the input. Two more are a sum
+    beside, and its update."""
+    nodes, beside = (nodes[:-2], nodes[-2:]) if len(call.whole) > 1 else (nodes, ())
     ops = [(node.op, node.attrs.get("layout", "")) for node in nodes]
     product, *masks, gradient, update = nodes
     between = [("relu_grad", "")] if masks else []
@@ -112,16 +114,49 @@ def _linear_backward(graph: Graph, nodes: Sequence[Node], call: Call) -> Iterato
             yield "the ReLU is not the one that has made its input"
     yield from _needed_elsewhere(graph, nodes, inside)
     inputs = (*gradient.inputs, update.inputs[2])
-    result = (masks[0] if masks else product).outputs
-    if (call.outputs, call.inputs) != ((*result, *update.outputs), inputs):
+    outputs = (*(masks[0] if masks else product).outputs, *update.outputs)
+    if beside:
+        outputs = (*outputs, *beside[1].outputs)
+        yield from _bias_update(graph, update, beside, call)
+    if (call.outputs, call.inputs) != (outputs, inputs):
         yield "its operands are not those of its nodes"
-    rows, columns = graph.tensors[w].shape
-    wanted = ("back", "relu_sgd" if masks else "sgd", {"n": columns, "k": rows})
+    yield from _single_sample(graph, product, gradient, "relu_sgd" if masks else "sgd", call)
+
+
+def _single_sample(
+    graph: Graph, product: Node, gradient: Node, mode: str, call: Call
+) -> Iterator[str]:
+    """What the kernel of both is called with; mode: of the kernel."""
+    rows, columns = graph.tensors[product.inputs[1]].shape
+    wanted = ("back", mode, {"n": columns, "k": rows})
     if (call.kernel.family, call.kernel.mode, dict(call.sizes)) != wanted:
         yield f"{call.kernel.name} does not compute that"
-    shapes = ((slope, rows), (inputs[1], columns), (product.outputs[0], columns))
-    if any(graph.tensors[name].elements != size for name, size in shapes) or call.tiling:
-        yield "it is for a single sample, as a whole"
+    slope, x = gradient.inputs
+    shapes = ((slope, rows), (x, columns), (product.outputs[0], columns))
+    if any(graph.tensors[name].elements != size for name, size in shapes):
+        yield "it is for a single sample"
+    if call.tiling and call.tiling.axes:
+        yield "it has tiles, and cannot"
+
+
+def _bias_update(graph: Graph, own: Node, nodes: Sequence[Node], call: Call) -> Iterator[str]:
+    """Of a sum over a single sample, which is that sample, and its update."""
+    if [launch.barrier for launch in call.whole] != [True, False]:
+        yield "it is not the way back and an update beside"
+        return
+    (total, update), beside = nodes, call.whole[1]
+    slope, bias = graph.tensors[total.inputs[0]], graph.tensors[total.outputs[0]]
+    if total.op != "sum" or update.inputs[1:2] != total.outputs:
+        yield "what is made beside is not a sum and its update"
+    elif slope.elements != bias.elements:
+        yield "what is made beside is the sum of more than one sample"
+    elif (update.op, update.inputs[2]) != (own.op, own.inputs[2]):
+        yield "what is made beside is updated in another way"
+    elif _names(call, 1) != [*update.outputs, *update.outputs, slope.name, own.inputs[2]]:
+        yield "what is made beside has operands of another node"
+    like = (beside.kernel.family, beside.kernel.mode, dict(beside.sizes[0]))
+    if like != ("sgd", update.op, {"count": bias.elements}):
+        yield f"{beside.kernel.name} does not compute what is made beside"
 
 
 def _needed_elsewhere(graph: Graph, nodes: Sequence[Node], inside: Sequence[str]) -> Iterator[str]:

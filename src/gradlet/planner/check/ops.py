@@ -3,30 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
-from gradlet.ir.graph import Node, Site
-from gradlet.kernels.catalogue import Kernel, fetched
+from gradlet.ir.graph import Node, Shape, Site
+from gradlet.kernels.catalogue import Kernel, fetched, streamed
 from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Span
 from gradlet.planner.check.fusions import channel_sizes, own_operands
 from gradlet.planner.launch import Launch
-from gradlet.planner.model import BIAS_GRADIENT, Call
-from gradlet.planner.tiling import Tiling
+from gradlet.planner.model import BIAS_GRADIENT, LINEAR_BACKWARD, Call
+from gradlet.planner.tiling import Region, Tiling
 
 BESIDE = "beside"
+SINGLE_TILES = (LINEAR_BACKWARD,)
+"""Fusions whose calls are not cut: their tiling only says where operands are."""
 
 
 def tiling_faults(site: Site, call: Call, nodes: Sequence[Node]) -> Iterator[str]:
     """site: of the call's first node, in as few dimensions as it has; nodes: all of the call's."""
     tiling = call.tiling
     assert tiling is not None
+    if call.fusion in SINGLE_TILES:
+        yield from _single_tile(call, tiling)
+        return
     found = [
         *_axes(site, tiling),
         *_operands(site, call, tiling, nodes),
         *_launches(site, call, tiling),
     ]
     yield from found or _sizes(site, call, tiling)
+
+
+def _single_tile(call: Call, tiling: Tiling) -> Iterator[str]:
+    """Every operand is there as a whole, or its kernel fetches it; the launches are those of the
+    call, the first one perhaps by a kernel that fetches."""
+    first, *others = call.whole
+    kernel = tiling.launches[0].kernel if tiling.launches else first.kernel
+    if tiling.axes or tiling.launches != (replace(first, kernel=kernel), *others):
+        yield "it does something else than the call"
+    elif (kernel.family, kernel.mode, kernel.epilogue) != (
+        first.kernel.family,
+        first.kernel.mode,
+        first.kernel.epilogue,
+    ):
+        yield f"{kernel.name} does not compute its first node"
+    if [view.tensor if view else "" for view in tiling.views] != [*call.operands]:
+        yield "its views are on other operands"
+    elif any(view and (view.spans or view.once) for view in tiling.views):
+        yield "a view sees a part of an operand"
+    yield from _fetched(call, tiling)
+
+
+def _fetched(call: Call, tiling: Tiling) -> Iterator[str]:
+    """What the kernel fetches itself has no view that does; what it updates is written back."""
+    first = tiling.launches[0]
+    own = {first.operands[number] for number in streamed(first.kernel)}
+    if own != {n for n, view in enumerate(tiling.views) if view and view.fetched}:
+        yield f"{first.kernel.name} fetches other operands than those without a view"
 
 
 def _axes(site: Site, tiling: Tiling) -> Iterator[str]:
@@ -63,9 +97,14 @@ def _operands(site: Site, call: Call, tiling: Tiling, nodes: Sequence[Node]) -> 
             yield f"the regions of '{view.tensor}' are not those that the op reads or writes"
         if view.once != (slot in op.adds_once):
             yield f"'{view.tensor}' is added once too often"
-    own = {len(call.outputs) + number for number in fetched(call.kernel)}
-    if own != {n for n, view in enumerate(tiling.views) if view and view.fetched}:
-        yield f"{call.kernel.name} fetches other operands than those without a view"
+    yield from _fetched(call, tiling)
+    if not _backing_sizes(site, call):
+        for view in (w for w in tiling.views if w and w.fetched):
+            if any(
+                not _in_one_run(view.shape, view.region(_in_order(tiling, index)))
+                for index in _samples(tiling)
+            ):
+                yield f"{call.kernel.name} cannot fetch such regions of '{view.tensor}'"
 
 
 def _slots(site: Site, call: Call, nodes: Sequence[Node]) -> list[str]:
@@ -224,8 +263,7 @@ def _seen(axis: Axis) -> set[str]:
 def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
     """Every tile along each axis, and every class, gets the sizes of that part of the op, and of
     the whole of what its kernel fetches itself."""
-    op = OPS[site.node.op]
-    whole = {k: v for n in fetched(call.kernel) for k, v in op.backing_sizes(site, n).items()}
+    op, whole = OPS[site.node.op], _backing_sizes(site, call)
     for index in _samples(tiling):
         ranges = _ranges(tiling, index)
         part = op.tile(site, ranges) if ranges else site
@@ -237,6 +275,23 @@ def _sizes(site: Site, call: Call, tiling: Tiling) -> Iterator[str]:
         if part is None or given != {**op.lower(part).sizes, **whole}:
             yield f"tile {index} is computed with the sizes of another"
             return
+
+
+def _backing_sizes(site: Site, call: Call) -> dict[str, object]:
+    """The extents of the whole of what the kernel fetches itself."""
+    op = OPS[site.node.op]
+    return {k: v for n in fetched(call.kernel) for k, v in op.backing_sizes(site, n).items()}
+
+
+def _in_one_run(shape: Shape, region: Region) -> bool:
+    """Behind the first dimension of which it has a part, it has all of each."""
+    parts = [high - low for low, high in region]
+    begun = next((dim for dim, part in enumerate(parts) if part > 1), len(parts))
+    return parts[begun + 1 :] == list(shape[begun + 1 :])
+
+
+def _in_order(tiling: Tiling, index: Sequence[int]) -> list[tuple[int, int]]:
+    return [axis.range(at) for axis, at in zip(tiling.axes, index, strict=True)]
 
 
 def _samples(tiling: Tiling) -> Iterator[tuple[int, ...]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradlet.errors import InternalError
 from gradlet.ir.graph import Array, Graph, Node
-from gradlet.kernels.catalogue import fetched, scratch_bytes
+from gradlet.kernels.catalogue import scratch_bytes, streamed
 from gradlet.planner.check.fusions import fusion_faults
 from gradlet.planner.check.ops import tiling_faults
 from gradlet.planner.check.overlap import overlap_faults
@@ -83,8 +83,8 @@ def _tilings(plan: Plan) -> Iterator[str]:
     nodes = {node.name: node for node in plan.graph.nodes}
     l1, places = plan.target.memories[0].name, plan.buffer_of()
     for call in plan.calls:
-        for name in (call.inputs[number] for number in fetched(call.kernel)):
-            if not call.tiling or places[name].level == l1:
+        for name in _fetched_names(call):
+            if not name or places[name].level == l1:
                 yield f"'{call.name}' fetches '{name}' itself, which does not lie in backing memory"
         own = [nodes[name] for name in call.nodes]
         faults = list(fusion_faults(plan.graph, own, call))
@@ -92,6 +92,13 @@ def _tilings(plan: Plan) -> Iterator[str]:
             site = OPS[own[0].op].flat(plan.graph.site(own[0]))
             faults = list(tiling_faults(site, call, own))
         yield from (f"'{call.name}': {fault}" for fault in faults)
+
+
+def _fetched_names(call: Call) -> Iterator[str]:
+    """What kernels of a call fetch themselves."""
+    for launch in call.launches:
+        for position in (launch.operands[number] for number in streamed(launch.kernel)):
+            yield "" if position is None else (*call.operands, "")[position]
 
 
 class _Shadow:

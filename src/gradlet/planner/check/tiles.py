@@ -325,7 +325,7 @@ class TileReplay(Moves):
         """Whether a tile finds what it works on. added: it goes on with a sum."""
         words = self._words(position, view, region, stage)
         read = self.outputs <= position < self.operands
-        if read or (position < self.outputs and self.call.updates):
+        if read or (position < self.outputs and view.tensor in self.call.replaced):
             name = view.tensor if read else self.old.get(view.tensor, "")
             if not self._holds(words, name, region):
                 yield f"tile {tuple(tile)} does not find its part of '{name}'"

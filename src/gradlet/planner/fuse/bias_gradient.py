@@ -75,7 +75,7 @@ def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
     update."""
     fused = fusable(graph, isa)
     nodes = {node.name: node for node in graph.nodes}
-    for first, pair in _pairs(graph, fused).items():
+    for first, pair in pairs(graph, fused).items():
         yield FusionGroup((nodes[first], fused[first]), BIAS_GRADIENT, pair)
 
 
@@ -95,7 +95,7 @@ def call(lower: Lowerer, group: FusionGroup) -> Call:
     return replace(made, whole=(*made.whole, Launch(kernel, operands, (sizes,), barrier=False)))
 
 
-def _pairs(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
+def pairs(graph: Graph, fused: Mapping[str, Node]) -> dict[str, Pair]:
     """From a weight gradient to the sum that goes with it, and its update."""
     source = view_sources(graph)
     sums: dict[str, list[Pair]] = {}

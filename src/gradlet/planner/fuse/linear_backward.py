@@ -1,22 +1,32 @@
 """Linear layers of a single sample whose way back is one call: the gradient of the input and the
 update of the weights read every weight, so both are done while it is in a register. Where the input
-is what a ReLU has made, the gradient goes on through that as well: the input is at hand."""
+is what a ReLU has made, the gradient goes on through that as well: the input is at hand. The sum
+for the bias is a launch beside.
+
+Where the weights lie far away their kernel fetches and writes them back itself; other operands are
+copied as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import Graph, Node
-from gradlet.kernels.catalogue import Kernel, candidates
+from gradlet.kernels.catalogue import Kernel, candidates, scratch_bytes, streamed
 from gradlet.ops import OPS
+from gradlet.planner.fuse.bias_gradient import pairs
 from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule
 from gradlet.planner.fuse.update import fusable
 from gradlet.planner.launch import Launch
 from gradlet.planner.model import LINEAR_BACKWARD, Call
+from gradlet.targets.target import Target
 
 FAMILY = "back"
 UPDATE = "sgd"
 MASK = "relu_grad"
+SHARE = 0.85
+"""Of the nearest memory, that a call may take: small things and tables are there as well."""
 
 
 def back_sizes(graph: Graph, product: Node) -> dict[str, int]:
@@ -26,17 +36,25 @@ def back_sizes(graph: Graph, product: Node) -> dict[str, int]:
 
 
 def back_kernels(
-    graph: Graph, product: Node, isa: tuple[str, ...], *, masked: bool = False
+    graph: Graph,
+    product: Node,
+    isa: tuple[str, ...],
+    *,
+    masked: bool = False,
+    far: bool = False,
 ) -> list[Kernel]:
+    """far: with those that fetch the weights themselves."""
     mode = f"relu_{UPDATE}" if masked else UPDATE
     dtype = graph.tensors[product.outputs[0]].dtype
-    return candidates(FAMILY, mode, "", back_sizes(graph, product), isa, dtype)
+    sizes = back_sizes(graph, product)
+    return candidates(FAMILY, mode, "", sizes, isa, dtype, streamed=["w"] if far else ())
 
 
 def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
     """The product that makes the gradient of the input, what goes on with that, the gradient of the
     weights, and the update, where a kernel for such cores does all of it."""
     fused = fusable(graph, isa)
+    sums = pairs(graph, fused)
     products = {node.inputs: node for node in graph.nodes if _vector_times_matrix(graph, node)}
     for node in graph.nodes:
         update = fused.get(node.name)
@@ -48,19 +66,22 @@ def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
             continue
         if any(kernel.variant != "ref" for kernel in back_kernels(graph, product, isa)):
             relu = _through_relu(graph, product, node.inputs[1])
-            yield FusionGroup((product, *relu, node, update), LINEAR_BACKWARD)
+            beside = sums.get(node.name, ())
+            yield FusionGroup((product, *relu, node, update), LINEAR_BACKWARD, beside)
 
 
 def call(lower: Lowerer, group: FusionGroup) -> Call:
     product, *more, gradient, update = group.nodes
     kernel = lower.best(back_kernels(lower.graph, product, lower.target.isa, masked=bool(more)))
-    outputs = (*[product, *more][-1].outputs, *update.outputs)
+    own = (*[product, *more][-1].outputs, *update.outputs)
+    outputs = (*own, *(group.beside[-1].outputs if group.beside else ()))
     inputs = (*gradient.inputs, update.inputs[2])
-    operands = tuple(range(len(outputs) + len(inputs)))
+    begin = len(outputs)
+    operands = (*range(len(own)), *range(begin, begin + len(inputs)))
     sites = (lower.graph.site(node) for node in (product, gradient))
-    return Call(
+    made = Call(
         update.name,
-        tuple(node.name for node in group.nodes if not OPS[node.op].view),
+        tuple(node.name for node in group.all_nodes if not OPS[node.op].view),
         group.fusion,
         group.phase,
         outputs,
@@ -69,6 +90,36 @@ def call(lower: Lowerer, group: FusionGroup) -> Call:
         "",
         sum(OPS[site.node.op].work(site).macs for site in sites),
     )
+    if not group.beside:
+        return made
+    return replace(made, whole=(*made.whole, _bias(lower, group, made)))
+
+
+def _bias(lower: Lowerer, group: FusionGroup, made: Call) -> Launch:
+    """The sum for the bias is over a single sample: only its update is left."""
+    total, update = group.beside
+    sizes = {"count": lower.graph.tensors[total.outputs[0]].elements}
+    dtype = lower.graph.tensors[total.outputs[0]].dtype
+    kernel = lower.kernel(UPDATE, update.op, "", sizes, dtype)
+    result = len(made.outputs) - 1
+    slope = result + 1 + made.inputs.index(total.inputs[0])
+    operands = (result, result, slope, len(made.operands) - 1)
+    return Launch(kernel, operands, (sizes,), barrier=False)
+
+
+def fits(graph: Graph, target: Target, group: FusionGroup) -> bool:
+    """Whether there is room for all of it, or for all but the weights beside a kernel that fetches
+    these."""
+    product = group.nodes[0]
+    room = target.room(target.memories[0]) * SHARE
+    sizes, masked = back_sizes(graph, product), any(node.op == MASK for node in group.nodes)
+    whole = ELEMENTS[graph.tensors[product.outputs[0]].dtype].bytes
+    vectors = whole * (2 * sizes["n"] + 2 * sizes["k"])
+    if vectors + whole * sizes["n"] * sizes["k"] <= room:
+        return True
+    found = back_kernels(graph, product, target.isa, masked=masked, far=True)
+    needs = [scratch_bytes(kernel, sizes, target.cores) for kernel in found if streamed(kernel)]
+    return bool(needs) and vectors + min(needs) <= room
 
 
 def _through_relu(graph: Graph, product: Node, x: str) -> tuple[Node, ...]:
@@ -100,4 +151,4 @@ def _vector_times_matrix(graph: Graph, node: Node) -> bool:
     return flat and len(node.inputs) == 2 and sizes["m"] == 1
 
 
-RULE = Rule(LINEAR_BACKWARD, groups, call, tiles=False)
+RULE = Rule(LINEAR_BACKWARD, groups, call, cut=False, fits=fits)

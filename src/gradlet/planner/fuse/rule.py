@@ -134,9 +134,13 @@ def _no_kernel(site: Site, dtype: str) -> str:
 @dataclass(frozen=True)
 class Rule:
     """A fusion. groups: finds what matches, for cores with these instruction sets. call: the
-    launches of such a group. tiles: whether its calls can run tile by tile."""
+    launches of such a group. tiles: whether its calls can run where their operands are far away.
+    cut: whether they run tile by tile then; others are a single tile, whose large operands their
+    kernel fetches itself if one `fits` into so many bytes."""
 
     fusion: str
     groups: Callable[[Graph, tuple[str, ...]], Iterable[FusionGroup]]
     call: Callable[[Lowerer, FusionGroup], Call]
     tiles: bool = True
+    cut: bool = True
+    fits: Callable[[Graph, Target, FusionGroup], bool] = lambda graph, target, group: True

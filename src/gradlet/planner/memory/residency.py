@@ -133,6 +133,9 @@ def _assigned(
         ledger.add(schedule.scratch, 2 * index, 2 * index + 1)
         ledger.occupy(stages_in_use(schedule.tiling, index))
     _promote(plan, spans, users, in_l1, schedules, ledger, room - spare)
+    schedules = [
+        _whole(call, _plain(schedule)) for call, schedule in zip(plan.calls, schedules, strict=True)
+    ]
     prefetch(plan, schedules, tiler.storage_of, ledger, room - spare)
     return _settled(plan, schedules, in_l1, spans, persistent, room)
 
@@ -249,13 +252,27 @@ def _in_place(schedule: Schedule, tensors: set[str]) -> Schedule:
     tiling = schedule.tiling
     for tensor in sorted(tensors):
         tiling = tiling.used_in_place(tensor) if tiling else None
-    if (
-        tiling
-        and tiling.count == 1
-        and not any(w and (w.buffer or w.fetched) for w in tiling.views)
-    ):
-        return replace(schedule, tiling=None)  # nothing to copy: a plain call
-    return replace(schedule, tiling=tiling)
+    return _plain(replace(schedule, tiling=tiling))
+
+
+def _plain(schedule: Schedule) -> Schedule:
+    """Where there is nothing to copy but what the kernel fetches itself, it is a plain call."""
+    tiling = schedule.tiling
+    if tiling and tiling.count == 1 and not any(w and w.buffer for w in tiling.views):
+        return replace(schedule, tiling=None)
+    return schedule
+
+
+def _whole(call: Call, schedule: Schedule) -> Schedule:
+    """Tiles are for copies: where there are none left, the call runs on whole operands."""
+    tiling = schedule.tiling
+    if tiling is None or call.scratch or any(w and (w.buffer or w.fetched) for w in tiling.views):
+        return schedule
+    if len(tiling.views) > len(call.operands):  # a partial sum has a view of its own
+        return schedule
+    if schedule.kernel.variant != call.kernel.variant:
+        return schedule
+    return Schedule(call.kernel, None, 0)
 
 
 def _settled(
@@ -274,6 +291,12 @@ def _settled(
     calls, requests = [], []
     for index, (call, schedule) in enumerate(zip(plan.calls, schedules, strict=True)):
         tiling = schedule.tiling
+        if tiling is None and schedule.kernel != call.kernel:
+            scratch = f"{OWN_SPACE}scratch.{call.name}"
+            requests.append(Request(scratch, schedule.scratch, 2 * index, 2 * index + 1))
+            in_l1.add(scratch)
+            calls.append(replace(call.by(schedule.kernel), scratch=scratch))
+            continue
         if tiling is None:
             calls.append(call)
             if schedule.scratch:  # whose room it has kept when all that it copied came to L1

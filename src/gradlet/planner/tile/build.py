@@ -23,12 +23,12 @@ from gradlet.planner.tile.classes import (
     tile_axis,
     view_on,
 )
-from gradlet.planner.tile.launches import TileLaunches
-from gradlet.planner.tile.request import Problems
+from gradlet.planner.tile.launches import Sizes, TileLaunches
+from gradlet.planner.tile.request import Problems, cut
 from gradlet.planner.tile.schedule import Schedule, ScheduleOverride, TilingRequest
 from gradlet.planner.tile.search import Candidate, Operand, Problem, estimate, explored
-from gradlet.planner.tile.streaming import backing_sizes, fetching, releasing
-from gradlet.planner.tiling import TileAxis, Tiling
+from gradlet.planner.tile.streaming import backing_sizes, fetching, quicker, releasing
+from gradlet.planner.tiling import TileAxis, TileView, Tiling
 from gradlet.targets.target import Target
 
 MOST_CLASSES = 16
@@ -113,10 +113,10 @@ class Tiler:
         )
         tries: list[tuple[Call, Sequence[Operand | None]]] = [
             (call, operands),
-            *fetching(call, operands, self.target.isa),
+            *fetching(site, call, operands, self.target.isa),
         ]
         wanted = self.variants.get(call.kernel.family)
-        tries.sort(key=lambda item: item[0].kernel.variant != wanted)
+        tries.sort(key=lambda item: (item[0].kernel.variant != wanted, not quicker(item[0], call)))
         for left in range(1, len(buffered)):
             seen = [
                 replace(operand, buffered=False) if operand and n in buffered[:left] else operand
@@ -145,14 +145,15 @@ class Tiler:
     def fetchers(self, request: TilingRequest) -> list[str]:
         """Variants that fetch an operand of this call themselves."""
         operands = self.problems.operands_of(request.group, request.call, request.in_l1)
-        return [
-            call.kernel.variant for call, _ in fetching(request.call, operands, self.target.isa)
-        ]
+        site = self.problems.site_of(request.group)
+        found = fetching(site, request.call, operands, self.target.isa)
+        return [call.kernel.variant for call, _ in found]
 
     def _seen(self, request: TilingRequest, variant: str) -> tuple[Call, Sequence[Operand | None]]:
         """The call and its operands as a variant sees them."""
         operands = self.problems.operands_of(request.group, request.call, request.in_l1)
-        for call, seen in fetching(request.call, operands, self.target.isa):
+        site = self.problems.site_of(request.group)
+        for call, seen in fetching(site, request.call, operands, self.target.isa):
             if call.kernel.variant == variant:
                 return call, seen
         call = request.call
@@ -272,7 +273,9 @@ class Tiler:
         parts = self._parts(site, tuple(tiles))
         if parts is None:
             return tiles[-1].name
-        sizes = tuple({**part.sizes, **backing_sizes(site, call.kernel)} for part in parts)
+        known = backing_sizes(site, call.kernel)
+        sizes: Sizes = tuple({**part.sizes, **known} for part in parts)
+        sizes = sizes if cut(group) else (call.sizes,)
         summed = any(axis.reduction for axis in tiles)
         kernel, more = self.launches.kernels(call, sizes, summed, variant)
         if kernel is None:
@@ -286,10 +289,12 @@ class Tiler:
             view_on(operand, places, tiles, problem.double_buffered) if operand else None
             for operand in (*operands, *sums)
         )
-        if not all(copyable(view, tiles) for view in views if view):
+        if not _copyable(views, tiles, anywhere=bool(known)):
             return tiles[-1].name
         tiling = Tiling(tuple(tiles), views, problem.double_buffered)
-        launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
+        launches = call.by(kernel).whole
+        if cut(group):
+            launches = self.launches.of(group, call, tiling, (kernel, more), parts, sizes)
         scratch = max(self.problems.scratch(kernel, item) for item in sizes)
         return Schedule(kernel, replace(tiling, launches=launches), scratch, found.cost)
 
@@ -323,6 +328,14 @@ class Tiler:
             made = [part for part in parts if part is not None]
             self._tile_parts[key] = made if len(made) == len(parts) else None
         return self._tile_parts[key]
+
+
+def _copyable(
+    views: Sequence[TileView | None], tiles: Sequence[TileAxis], *, anywhere: bool
+) -> bool:
+    """Whether all that these see can be copied, or be used where it lies. anywhere: what the kernel
+    fetches itself may have any form."""
+    return all(copyable(w, tiles, anywhere=w.fetched and anywhere) for w in views if w)
 
 
 def _partial_sum(result: Operand | None, node: Node) -> Operand:

@@ -55,12 +55,13 @@ def part_of(op: Op, site: Site, tiles: Sequence[TileAxis], index: Sequence[int])
     return Part(part.outs[0].shape, op.lower(part).sizes) if part is not None else None
 
 
-def copyable(view: TileView, tiles: Sequence[TileAxis]) -> bool:
+def copyable(view: TileView, tiles: Sequence[TileAxis], *, anywhere: bool) -> bool:
     """Whether the region of every class of tile is lines of planes, or one run of bytes where it
-    is used where it lies; at the ends of a map a region may have more levels than in the middle."""
+    is used where it lies; at the ends of a map a region may have more levels than in the middle.
+    anywhere: the kernel takes regions of any form."""
     ranges = [_in_order(tiles, tile_class) for tile_class in all_classes(tiles)]
     if not view.buffer:
-        return view.fetched or all(dense(view.shape, view.region(part)) for part in ranges)
+        return anywhere or all(dense(view.shape, view.region(part)) for part in ranges)
     return all(map(view.runs, ranges))
 
 

@@ -19,6 +19,7 @@ from gradlet.ops import OPS
 from gradlet.ops.base import Axis, Op, Size, Span
 from gradlet.planner.fuse.bias_gradient import FusedSum, fused_sum
 from gradlet.planner.fuse.rule import FusionGroup
+from gradlet.planner.fuse.rules import RULES
 from gradlet.planner.model import Call
 from gradlet.planner.tile.classes import signature
 from gradlet.planner.tile.search import Operand, Problem
@@ -48,6 +49,8 @@ class Problems:
         self, group: FusionGroup, call: Call, in_l1: Collection[str]
     ) -> Sequence[Operand | None]:
         """By position among the outputs and inputs of the call."""
+        if not cut(group):
+            return self._whole_operands(call, in_l1)
         first = group.nodes[0]
         op, fused = OPS[first.op], call.updates
         axes = self._axes(op, self.site_of(group))
@@ -91,6 +94,27 @@ class Problems:
                     storage=storage,
                     farthest=storage in self.farthest,
                     beside=beside,
+                )
+            )
+        return found
+
+    def _whole_operands(self, call: Call, in_l1: Collection[str]) -> Sequence[Operand | None]:
+        """Of a call that is a single tile."""
+        found: list[Operand | None] = []
+        for position, name in enumerate(call.operands):
+            tensor, storage = self.graph.tensors[name], self.storage_of[name]
+            written = position < len(call.outputs)
+            found.append(
+                Operand(
+                    name,
+                    tensor.shape,
+                    tensor.element.bytes,
+                    (),
+                    load=not written or name in call.replaced,
+                    store=written,
+                    buffered=storage not in in_l1,
+                    storage=storage,
+                    farthest=storage in self.farthest,
                 )
             )
         return found
@@ -142,7 +166,7 @@ class Problems:
         double_buffered: bool,
     ) -> Problem:
         op = OPS[site.node.op]
-        axes = self._axes(op, site)
+        axes = self._axes(op, site) if cut(group) else ()
         tileable = self._tileable_axes(op, site, axes)
         mode = families()[call.kernel.family].modes[call.kernel.mode]
         sums = SUM in mode.epilogues and len(site.outs) == 1
@@ -171,7 +195,7 @@ class Problems:
             self.target.cores,
             self.target.cost,
             double_buffered,
-            lambda tile, constants: self._tile_needs(call.kernel, site, axes, tile, constants),
+            lambda tile, constants: self._tile_needs(call, site, axes, tile, constants),
             allowed,
             gradient,
         )
@@ -183,7 +207,7 @@ class Problems:
 
     def _tile_needs(
         self,
-        kernel: Kernel,
+        call: Call,
         site: Site,
         axes: Sequence[Axis],
         tile: Sequence[int],
@@ -191,11 +215,12 @@ class Problems:
     ) -> tuple[int, float]:
         """Scratch and cycles of the first tile by the kernel of the whole node; the others are
         alike."""
+        kernel = call.kernel
         if not variant_of(kernel).scratch and not cost_matters(kernel):
             return 0, 0.0
         op = OPS[site.node.op]
         ranges = {axis.name: (0, n) for axis, n in zip(axes, tile, strict=True) if n < axis.size}
-        sizes = op.lower(op.tile(site, ranges) or site).sizes
+        sizes = op.lower(op.tile(site, ranges) or site).sizes if ranges else call.sizes
         busiest = modelled_cost(kernel, sizes, self.target.cores, constants)
         return self.scratch(kernel, sizes), busiest
 
@@ -210,6 +235,11 @@ class Problems:
                 for axis in axes
             )
         return self._tileable[key]
+
+
+def cut(group: FusionGroup) -> bool:
+    """Whether its call runs tile by tile; else it is a single tile."""
+    return not group.fusion or RULES[group.fusion].cut
 
 
 def _paired(slots_: Sequence[str], names: Sequence[str], fused: bool) -> list[tuple[str, str]]:

@@ -41,6 +41,7 @@ class Operand:
     storage: str = ""
     farthest: bool = False  # it lies in the memory behind that of the program
     fetched: bool = False  # by the kernel itself, from where it lies
+    anywhere: bool = False  # and that from regions of any form: it knows the extents of the whole
     beside: bool = False  # made beside the call's own result, by the first tiles of some axes alone
     released: bool = False  # only the first step of a kernel reads it
 
@@ -292,7 +293,7 @@ def _cannot(problem: Problem, operand: Operand, tile: Sequence[int], counts: Seq
         )
     ):
         return 1  # every tile would write all of it
-    if operand.fetched:
+    if operand.fetched and operand.anywhere:
         return 0
     region: tuple[Range, ...] = tuple((0, e) for e, _ in operand.extents(tile, problem.axes))
     if operand.buffered:

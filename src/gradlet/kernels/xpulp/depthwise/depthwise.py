@@ -94,6 +94,11 @@ class Strip(ABC):
     def before(self) -> None:  # noqa: B027 - most strips have nothing of the kind
         """What is the same for all channels."""
 
+    def bound_loop(self) -> None:
+        """For all channels, of a loop that is entered in its middle."""
+        self.asm.compressed(False)
+        self.asm.bounds(0, "loop", "loop_end")
+
     @abstractmethod
     def channel(self) -> None:
         """Leaves the number of channels to come in the second of `temps`."""

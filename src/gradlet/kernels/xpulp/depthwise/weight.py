@@ -24,10 +24,10 @@ from gradlet.kernels.xpulp.isa.asm import AssemblyError
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
     last = mode.endswith("_hwc")
-    return values(mode, [_WeightStrip(*kind, epilogue == "sgd", last) for kind in KINDS])
+    return values(mode, [WeightStrip(*kind, epilogue == "sgd", last) for kind in KINDS])
 
 
-class _WeightStrip(Strip):
+class WeightStrip(Strip):
     """Sums of the weights; `odd` says that the loop is entered in its middle. Channels are special
     if there are rows above or below, if they do not lie one behind the other, or if sums go on from
     what is there."""
@@ -38,8 +38,7 @@ class _WeightStrip(Strip):
         self.begun = set(self.all_taps)
 
     def before(self) -> None:
-        self.asm.compressed(False)
-        self.asm.bounds(0, "loop", "loop_end")
+        self.bound_loop()
 
     def channel(self) -> None:
         asm, one, two, (count, flag, odd) = self.asm, self.one, self.two, self.inputs[:3]
@@ -181,7 +180,11 @@ class _WeightStrip(Strip):
             if middle:
                 self._multiply(MIDDLE, middle, [(p, column) for p in self.met(column)], here)
             for pixel in completed if first else ():
+                self._loaded(first[pixel])
                 self._multiply(FIRST, first, [(pixel, c) for c in self.around(pixel)], here)
+
+    def _loaded(self, register: str) -> None:
+        """An output gradient is in this register now."""
 
     def _multiply(
         self, line: int, row: Sequence[str], pairs: list[tuple[int, int]], here: dict[int, str]

@@ -8,6 +8,9 @@ are left, the first is there several times; all of a row is loaded before any is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, IDLE, SAVED, Asm
 
 TEAM = 8
@@ -22,6 +25,40 @@ N4, KEEP, LEAST, BACK, ROW = (f"t{i}" for i in range(5))
 """LEAST: inputs below it, as integers, are left out. BACK: from a column's end to its result."""
 FLOW = ("t5", "t6", *IDLE)
 HELD, SUMS, COLUMNS = (SAVED[i : i + WIDTH] for i in range(0, 12, WIDTH))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Registers: how many rows, where the slopes of rows are, that of a row, bytes from row to row;
+    of each column a weight in flight, the place of the next one, the update's factor, its sum."""
+
+    count: str
+    slopes: str
+    slope: str
+    pitch: str
+    flow: Sequence[str]
+    columns: Sequence[str]
+    held: Sequence[str]
+    sums: Sequence[str]
+
+
+def down_the_rows(asm: Asm, of: Rows, *, summed: bool = True, keep: str = "") -> None:
+    """Each weight is loaded, summed up, and updated. keep: the factor of what is left of it."""
+    with asm.loop(0, of.count):
+        asm.lw_post(of.slope, of.slopes, 4)
+        for value, column in zip(of.flow, of.columns, strict=True):
+            asm.lw(value, column)
+        for total, value in zip(of.sums, of.flow, strict=True) if summed else ():
+            asm("fmadd.s", total, of.slope, value, total)
+        for value in of.flow if keep else ():
+            asm("fmul.s", value, value, keep)
+        for value, held in zip(of.flow, of.held, strict=True):
+            asm("fmadd.s", value, of.slope, held, value)
+        for value, column in zip(of.flow, of.columns, strict=True):
+            asm.sw_post(value, column, of.pitch)
+
+
+REGISTERS = Rows(HEIGHT, ROW, SLOPE, N4, FLOW, COLUMNS, HELD, SUMS)
 
 
 class Kernel:
@@ -45,7 +82,7 @@ class Kernel:
             asm.mv(total, "zero")
         asm.mv(ROW, SLOPES)
         asm.branch("bltz", LEAST, to="decaying")
-        self._rows("")
+        down_the_rows(asm, REGISTERS)
         for column, total in zip(COLUMNS, SUMS, strict=True):
             asm("sub", column, column, BACK)
             asm.sw(total, column)
@@ -94,26 +131,11 @@ class Kernel:
         asm("add", COLUMNS[place], INPUTS, AWAY)
         asm("fmul.s", HELD[place], value, SCALE)
 
-    def _rows(self, keep: str) -> None:
-        asm = self.asm
-        with asm.loop(0, HEIGHT):
-            asm.lw_post(SLOPE, ROW, 4)
-            for value, column in zip(FLOW, COLUMNS, strict=True):
-                asm.lw(value, column)
-            for total, value in zip(SUMS, FLOW, strict=True):
-                asm("fmadd.s", total, SLOPE, value, total)
-            for value in FLOW if keep else ():
-                asm("fmul.s", value, value, keep)
-            for value, held in zip(FLOW, HELD, strict=True):
-                asm("fmadd.s", value, SLOPE, held, value)
-            for value, column in zip(FLOW, COLUMNS, strict=True):
-                asm.sw_post(value, column, N4)
-
     def _decaying(self) -> None:
         """All columns count; only here inputs are looked at once more."""
         asm = self.asm
         asm.label("decaying")
-        self._rows(KEEP)
+        down_the_rows(asm, REGISTERS, keep=KEEP)
         asm("sub", ROW, INPUTS, RESULT)
         for column, total, value in zip(COLUMNS, SUMS, FLOW, strict=True):
             asm("sub", column, column, BACK)

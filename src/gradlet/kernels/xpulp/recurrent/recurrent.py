@@ -54,10 +54,10 @@ def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]
     if mode in PROGRAMS:
         maps["gates"] = gates(mode)
     inside = not mode.endswith("_grad")
-    return {"lines": _lines(inside), "maps": maps, "inside": inside, **texts, "seed": SEED}
+    return {"lines": lines(inside=inside), "maps": maps, "inside": inside, **texts, "seed": SEED}
 
 
-def _lines(inside: bool) -> str:
+def lines(*, inside: bool) -> str:
     """to = from + lines times x, in blocks of 8, then what is left over by smaller ones."""
     asm = Asm("lines")
     names = {size: asm.fresh() for size in BLOCKS}
