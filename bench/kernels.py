@@ -25,6 +25,7 @@ class Measured:
     case: Callable[[], bench.Case]
     goal: float
     l1: str = "64k"
+    sums: str = "f32"
 
 
 def _conv(channels: int, height: int, width: int, groups: int, step: str) -> bench.Case:
@@ -90,6 +91,21 @@ TABLE = (
         for x in bench.STEPS
     ),
     *(
+        Measured(
+            f"FC 128x128 {x} {u} {d} chunked",
+            partial(bench.linear, 128, 128, 1, x, u, d),
+            goal,
+            "128k",
+            "chunked",
+        )
+        for x, u, goal in (
+            ("forward", "", 7.1),
+            ("input_grad", "", 6.6),
+            ("weight_grad", "sgd", 4.6),
+        )
+        for d in ("f16", "bf16")
+    ),
+    *(
         Measured(f"FC 128x128 {x} {u}", partial(bench.linear, 128, 128, 1, x, u), goal, "128k")
         for x, u, goal in (
             ("forward", "", 3.55),
@@ -110,7 +126,7 @@ def main() -> int:
     rows, passed = [], True
     with stderr.status("kernels") as status:
         for item in (item for item in TABLE if given.only in item.name):
-            device = target.load("pulp-open", sizes={"L1": item.l1})
+            device = target.load("pulp-open", sizes={"L1": item.l1}).summed(item.sums)
             report = bench.measure(item.case(), device, progress=status.update)
             value = report.to_json()
             rows.append({"name": item.name, "goal": item.goal, **value})

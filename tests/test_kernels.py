@@ -221,7 +221,7 @@ def calls_of(kernel: Kernel) -> list[tuple[Job, dict[str, Any]]]:
 
 def jobs_of(kernel: Kernel) -> list[Job]:
     variant = catalogue.variant_of(kernel)
-    isa, streamed = (variant.isa, catalogue.INEXACT), variant.streamed()
+    isa, streamed = (variant.isa, catalogue.INEXACT, catalogue.CHUNKED), variant.streamed()
     how = (kernel.family, kernel.mode, kernel.epilogue)
     return [
         job

@@ -60,13 +60,13 @@ def test_zeros_of_either_sign_are_not_the_same() -> None:
 def test_a_long_step_is_cut_into_functions(tmp_path: Path) -> None:
     unrolled = planned(60)
     text = _network(gradlet.emit(unrolled, tmp_path / "p").folder)
-    bodies = re.findall(r"^static [^\n]*?(\w+)\(void\)\n\{\n(.*?)^\}", text, re.M | re.S)
-    calls = {name: re.findall(r"RUN\((\d+),", body) for name, body in bodies}
+    bodies = dict(re.findall(r"^static [^\n]*?(\w+)\(void\)\n\{\n(.*?)^\}", text, re.M | re.S))
+    calls = {name: re.findall(r"^    /\* (.*): ", body, re.M) for name, body in bodies.items()}
     assert max(map(len, calls.values())) == PIECE
     assert calls["learn"] == [], "it only calls its pieces"
-    assert "learn_1();\n    learn_2();" in dict(bodies)["learn"]
-    order = [int(call) for name in calls for call in calls[name]]
-    assert order == list(range(len(unrolled.calls)))
+    assert "learn_1();\n    learn_2();" in bodies["learn"]
+    order = [node for name in calls for node in calls[name]]
+    assert order == [" and ".join(call.nodes) for call in unrolled.calls]
     assert gradlet.verify(tmp_path / "p").passed
 
 

@@ -186,18 +186,20 @@ def build(
     layout: str = "chw",
     buffers: str = "auto",
     exact: bool = False,
+    sums: str = "f32",
     dtype: str | Mapping[str, str] | None = None,
     force: bool = False,
     **capture_options: Any,
 ) -> Project:
     """Capture, train, plan and emit in one call. exact: without kernels whose errors are larger
-    than those of plain sums. force: files of an earlier project in the folder are overwritten even
-    if they were edited. dtype is that of the recipe."""
+    than those of plain sums. sums: chunked lets sums of numbers of 16 bits be as narrow over at
+    most 32 terms. force: files of an earlier project in the folder are overwritten even if they
+    were edited. dtype is that of the recipe."""
     folder = Path(folder)
     refuse_foreign(folder, force=force)
     check_layout(layout)
     options = {"batch": batch, **capture_options}
-    planning = Options(buffers=buffers, exact=exact)
+    planning = Options(buffers=buffers, exact=exact, sums=sums)
     request = Request(
         model,
         target,

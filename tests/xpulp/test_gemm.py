@@ -14,7 +14,7 @@ import pytest
 
 from gradlet.ir.elements import ELEMENTS
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, traits
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import KernelRunner
 from gradlet.oracle.scatter import MARGIN
@@ -29,7 +29,7 @@ USED = [
     if kernel.family == "gemm" and catalogue.variant_of(kernel).isa == "xpulp"
 ]
 HYPER = {
-    "sgd": [np.array([0.5, 0.25], np.float32)],
+    "sgd": [np.array(pair, np.float32) for pair in ((0.5, 0.25), (0.5, 0.0), (1.5, 0.0))],
     "momentum": [
         np.array([0.5, 0.25, 0.75, nesterov], np.float32) for nesterov in (1.0, 0.0, -0.0)
     ],
@@ -123,6 +123,7 @@ def expected(job: Job) -> tuple[Array, Array]:
             size = size + np.abs(element.loaded(job.outputs[1]))
     bound = MARGIN * roundings * ROUNDOFF * size
     if element.accumulate:
+        bound = bound * traits.growth(job.kernel).factor
         bound = bound + element.unit_roundoff * (np.abs(value) + bound) + element.smallest
     return value, bound
 

@@ -30,6 +30,7 @@ class BenchOptions:
         str, typer.Option(help="Fused into the store, such as sgd, momentum or sum.")
     ] = ""
     dtype: Annotated[str, typer.Option(help="f32, f16 or bf16.")] = "f32"
+    sums: Annotated[str, typer.Option(help="f32, or chunked: of 16 bits over a few terms.")] = "f32"
     target: Annotated[str, typer.Option(help="A device: a name or a .toml file.")] = targets.DEFAULT
     cores: Annotated[int | None, typer.Option(help="Cores of the cluster.")] = None
     l1: Annotated[str | None, typer.Option(help="Size of L1, such as 128k.")] = None
@@ -44,7 +45,7 @@ class BenchOptions:
     def device(self) -> targets.Target:
         sizes: dict[str, str | int] = {"L1": self.l1} if self.l1 else {}
         sizes |= settings(self.set_ or [])
-        return targets.load(self.target, cores=self.cores, sizes=sizes)
+        return targets.load(self.target, cores=self.cores, sizes=sizes).summed(self.sums)
 
 
 @with_options(BenchOptions)

@@ -127,7 +127,7 @@ def _captured(options: ModelOptions) -> tuple[Request, Captured]:
         options.prefix,
         options.recipe,
         options.capture_options(),
-        Options(buffers=options.buffers, exact=options.exact),
+        Options(buffers=options.buffers, exact=options.exact, sums=options.sums),
     )
     request.device()  # a wrong one is told at once
     with progress(f"capturing {options.model}"), warnings.catch_warnings():

@@ -83,6 +83,9 @@ class ModelOptions:
     exact: Annotated[
         bool, typer.Option("--exact", help="Only kernels that round as plain sums do.")
     ] = False
+    sums: Annotated[
+        str, typer.Option(help="f32, or chunked: of 16 bits over at most 32 terms, then f32.")
+    ] = "f32"
     layout: Annotated[str, typer.Option(help="Of feature maps: chw, hwc or chw2.")] = "chw"
     update: Annotated[
         str | None,

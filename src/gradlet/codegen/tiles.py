@@ -95,6 +95,12 @@ def arguments(
     return ", ".join([*given, sizes])
 
 
+def beside(kernel: catalogue.Kernel) -> str:
+    """C: when a launch beside this one runs in a tile: with its first step, as what that alone reads
+    is gone behind it."""
+    return "if (!f->skips && step == 0) " if traits.steps(kernel) > 1 else "if (!f->skips) "
+
+
 def tile_step(kernel: catalogue.Kernel) -> str:
     """C: the step that a kernel is told in a tile."""
     return "GL_STEP(f, step)" if traits.kept(kernel) else "step"
@@ -128,10 +134,12 @@ def _functions(
     behind those of the one before."""
     assert call.tiling is not None
     for role, launches in functions(call.tiling).items():
-        sizes, kernels = "f->last_sizes" if role == "last" else "f->sizes", []
+        sizes = "f->last_sizes" if role == "last" else "f->sizes"
+        kernels: list[dict[str, str]] = []
         for launch in launches:
             symbol = launch.kernel.symbol(plan.prefix)
-            step = tile_step(launch.kernel)
-            kernels.append({"symbol": symbol, "arguments": arguments(launch, sizes, step)})
+            given = arguments(launch, sizes, tile_step(launch.kernel))
+            when = beside(launches[0].kernel) if kernels else ""
+            kernels.append({"symbol": symbol, "arguments": given, "when": when})
             sizes = f"(const void *)((const {sizes_type(plan, launch)} *){sizes} + 1)"
         yield {"role": role, "kernels": kernels}

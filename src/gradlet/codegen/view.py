@@ -289,9 +289,11 @@ def _phases(
             "symbol": launch.kernel.symbol(plan.prefix),
             "arguments": arguments(operand, scratch, launch, given, step),
             "repeat": launch.repeat,
+            "when": "",
         }
         phases += [[own]] if launch.barrier else []
         if not launch.barrier:
+            own["when"] = "if (step == 0) " if phases[-1][0]["repeat"] > 1 else ""
             phases[-1].append(own)
     return phases
 

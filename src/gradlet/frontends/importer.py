@@ -11,6 +11,7 @@ import numpy as np
 
 from gradlet.errors import GradletError
 from gradlet.frontends.passes.guard import rows_of
+from gradlet.frontends.ways_out import reason_for
 from gradlet.ir.builder import GraphBuilder
 from gradlet.ir.check import check_graph
 from gradlet.ir.graph import Array, Attrs, Graph, Node, Shape
@@ -88,11 +89,6 @@ def _told(lines: Sequence[Line]) -> str:
     listed = ", ".join(also[:3]) + (" and others" if len(also) > 3 else "")
     count = f" ({len(lines)} times{f', also in {listed}' if also else ''})"
     return f"{where}: {first.target}{operands}{code}: {first.reason}{count * (len(lines) > 1)}"
-
-
-UNKNOWN = (
-    "no such operation; build it from supported ones (docs/support.md) or keep it out of the model"
-)
 
 
 class GraphImporter:
@@ -213,7 +209,7 @@ class GraphImporter:
     ) -> str | Sequence[str] | None:
         """Run an op file's handler; None (and a note) if there is none or it refuses."""
         if handler is None:
-            self.missing.note(self.module, call.target, shapes, UNKNOWN, self.code)
+            self.missing.note(self.module, call.target, shapes, reason_for(call.target), self.code)
             return None
         try:
             return handler(self, call)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Any
 
 from gradlet.support.extras import require_torch
 
-MOST_PARTS = 100
+MOST_PARTS = 128
 _OTHER_GRADIENT = ("pdist", "_pdist_forward")
 """Whose parts have another gradient than they have themselves: at a distance of 0."""
 

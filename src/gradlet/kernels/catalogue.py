@@ -25,6 +25,7 @@ from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, fam
 from gradlet.ops.base import Size
 from gradlet.support.templates import environment
 from gradlet.targets.cost import Cost
+from gradlet.targets.target import CHUNKED as CHUNKED
 from gradlet.targets.target import INEXACT as INEXACT
 
 FAMILIES = Path(__file__).parent / "families"
@@ -122,7 +123,7 @@ def candidates(
         Kernel(family, mode, epilogue, variant.name, dtype)
         for variant in entry.variants
         if variant.isa in isa
-        and (variant.exact or INEXACT in isa)
+        and (variant.exact or (CHUNKED if variant.sums == CHUNKED else INEXACT) in isa)
         and variant.takes(ELEMENTS[dtype])
         and (not variant.modes or mode in variant.modes)
         and variant.stores(epilogue)

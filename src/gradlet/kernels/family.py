@@ -90,7 +90,8 @@ class Variant:
     step, and a barrier between. released: inputs that only step 0 reads. keeps: those of them whose
     part of the scratch stays as long as they are the same: of the first of these step 2 takes the
     place of step 0 then, of the second step 3. exact: its errors are those of plain sums; else its
-    generator says how large they are."""
+    generator says how large they are. sums: "chunked" where they are narrow for a while, which is
+    to be asked for."""
 
     name: str
     template: str
@@ -109,6 +110,7 @@ class Variant:
     released: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     exact: bool = True
+    sums: str = F32.name
 
     def takes(self, element: Element) -> bool:
         kinds = {element.name}
@@ -195,7 +197,8 @@ def _variants(value: Mapping[str, Any]) -> Iterator[Variant]:
                     item.get("steps", 1),
                     tuple(item.get("released", ())),
                     tuple(item.get("keeps", ())),
-                    item.get("exact", True),
+                    item.get("exact", item.get("sums", F32.name) == F32.name),
+                    item.get("sums", F32.name),
                 )
 
 

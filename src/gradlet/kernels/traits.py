@@ -44,4 +44,5 @@ def growth(kernel: Kernel) -> Growth:
     variant = variant_of(kernel)
     if variant.exact:
         return Growth()
-    return Growth(*generator_of(variant).growth(kernel.mode, dict(variant.params)))
+    known = {**dict(variant.params), "element": kernel.element}
+    return Growth(*generator_of(variant).growth(kernel.mode, known))

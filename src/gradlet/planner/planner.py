@@ -46,6 +46,7 @@ class Options:
     variants kernel variant by family, else the last that fits
     overrides   how calls are to run, by name, as far as that fits
     exact    only kernels whose errors are those of plain sums
+    sums     f32, or chunked: of narrow elements in 16 bits over at most 32 terms, then in f32
     """
 
     fuse: bool = True
@@ -53,6 +54,7 @@ class Options:
     variants: Mapping[str, str] | None = None
     overrides: Mapping[str, ScheduleOverride] = field(default_factory=dict)
     exact: bool = False
+    sums: str = "f32"
 
     def __post_init__(self) -> None:
         if self.buffers not in BUFFERS:
@@ -90,7 +92,7 @@ def plan(
     in backing memory and computed tile by tile. Checked before it is returned. With fit=False a
     plan that is too large for the target is returned as well, to be looked at."""
     options = options or Options()
-    target = target.exact() if options.exact else target
+    target = (target.exact() if options.exact else target).summed(options.sums)
     check_prefix(prefix)
     draft = _draft(graph, target, prefix, options)
     result = None

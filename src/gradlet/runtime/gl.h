@@ -393,6 +393,24 @@ static inline float gl_power(float x, int n)
 /* 0 for what is negative; a NaN stays. */
 static inline float gl_relu(float x) { return x <= 0.0f ? 0.0f : x; }
 
+/* a b + c of numbers of 16 bits, whose products are exact in double precision; the last bit is 1 where
+ * something was lost, so that rounding to a shorter number comes out as if there had been one alone. */
+static inline float gl_fma_to_odd(float a, float b, float c)
+{
+    union {
+        double number;
+        uint64_t bits;
+    } sum = {(double)a * b + c};
+    if (sum.number - sum.number != 0.0) return (float)sum.number; /* infinite, or no number */
+    const double product = (double)a * b, back = sum.number - product;
+    const double lost = (product - (sum.number - back)) + (c - back);
+    if (lost != 0.0 && (sum.bits & 1) == 0) sum.bits += (lost > 0.0) == (sum.number > 0.0) ? 1 : (uint64_t)-1;
+    const float near = (float)sum.number;
+    if ((double)near == sum.number) return near;
+    const uint32_t bits = gl_to_bits(near), beyond = gl_abs(near) > (sum.number < 0.0 ? -sum.number : sum.number);
+    return gl_from_bits((bits - beyond) | 1u);
+}
+
 /* w - lr * (g + decay * w): one SGD step of one weight, the same wherever it is fused. */
 static inline float gl_sgd_step(float w, float g, const float *hyper)
 {

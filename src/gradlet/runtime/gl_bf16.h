@@ -27,4 +27,10 @@ static inline gl_bf16 gl_bf16_store(float value)
     return half;
 }
 
+/* a b + c, rounded once. */
+static inline gl_bf16 gl_bf16_fma(gl_bf16 a, gl_bf16 b, gl_bf16 c)
+{
+    return gl_bf16_store(gl_fma_to_odd(gl_bf16_load(a), gl_bf16_load(b), gl_bf16_load(c)));
+}
+
 #endif

@@ -65,4 +65,10 @@ static inline gl_f16 gl_f16_store(float value)
     return result;
 }
 
+/* a b + c, rounded once. */
+static inline gl_f16 gl_f16_fma(gl_f16 a, gl_f16 b, gl_f16 c)
+{
+    return gl_f16_store(gl_fma_to_odd(gl_f16_load(a), gl_f16_load(b), gl_f16_load(c)));
+}
+
 #endif

@@ -19,6 +19,10 @@ DEFAULT = "pulp-open"
 INEXACT = "inexact"
 """Among the instruction sets of a target: kernels whose errors are larger than those of plain sums
 may be taken."""
+CHUNKED = "chunked"
+"""Likewise: kernels whose sums are of 16 bits over a few terms, before they go on in single
+precision; never taken unless they are asked for."""
+SUMS = ("f32", CHUNKED)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,12 @@ class Target:
     def exact(self) -> Target:
         """The same, for plans whose sums are plain."""
         return replace(self, isa=tuple(name for name in self.isa if name != INEXACT))
+
+    def summed(self, sums: str) -> Target:
+        """The same, for plans whose sums are like this."""
+        if sums not in SUMS:
+            raise GradletError(f"--sums {sums}: there are {', '.join(SUMS)}")
+        return replace(self, isa=(*self.isa, CHUNKED)) if sums == CHUNKED else self
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -187,7 +197,7 @@ def simulator_options(target: Target) -> list[str]:
 
 
 def _macros(isa: Sequence[str]) -> list[str]:
-    return [f"-DGL_{name.upper()}" for name in isa if name not in ("c", INEXACT)]
+    return [f"-DGL_{name.upper()}" for name in isa if name not in ("c", INEXACT, CHUNKED)]
 
 
 def _from_toml(value: Mapping[str, Any], path: Path) -> Target:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gradlet.codegen.tiles import tile_step
+from gradlet.codegen.tiles import beside, tile_step
 from gradlet.kernels import catalogue
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.program import link_script, port_header, with_stacks
@@ -48,8 +48,8 @@ class Function:
         sizes = "f->last_sizes" if self.finishes else "f->sizes"
         calls: list[str] = []
         for kernel, operands in self.launches:
-            beside = "if (!f->skips && step == 0) " if calls else ""
-            calls.append(f"{beside}{_call(kernel, operands, sizes)}")
+            when = beside(self.launches[0][0]) if calls else ""
+            calls.append(f"{when}{_call(kernel, operands, sizes)}")
             before = catalogue.sizes_type(kernel.family, PREFIX)
             sizes = f"(const void *)((const {before} *){sizes} + 1)"
         return (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlet.errors import GradletError
+from gradlet.frontends.ways_out import OF_BOOLS
 from gradlet.ir.graph import Shape
 from gradlet.support.extras import require_onnx
 
@@ -156,9 +157,9 @@ def _kind(info: Any, where: str) -> Any:
     if kind.elem_type not in (*floats, *integer_types()):
         names = {number: name for name, number in onnx.TensorProto.DataType.items()}
         name = names.get(kind.elem_type, f"number {kind.elem_type}").lower()
+        way = OF_BOOLS if name == "bool" else "export the model in float32, without conversions"
         raise GradletError(
-            f"{where} has type {name}; floats, or indices of type int64 or int32, are needed. Keep "
-            f"conversions out of the model, or export it in float32"
+            f"{where} has type {name}; floats, or indices of type int64 or int32, are needed: {way}"
         )
     if not kind.HasField("shape"):
         raise GradletError(f"{where} has no shape; export the model with fixed input sizes")

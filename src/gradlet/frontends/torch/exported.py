@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -17,6 +18,7 @@ from gradlet.frontends.torch.numbers import Number, noted, told
 from gradlet.frontends.torch.own_gradients import OwnGradients
 from gradlet.frontends.torch.untraceable import modules_may_fail, untraceable
 from gradlet.frontends.user_code import FOREIGN, described
+from gradlet.frontends.ways_out import OF_BOOLS
 from gradlet.support.extras import require_torch
 
 
@@ -28,7 +30,7 @@ def checked_examples(call: Calling, tensors: list[Any]) -> tuple[Any, ...]:
         if not value.dtype.is_floating_point and value.dtype not in kinds:
             raise GradletError(
                 f"example input '{name}' has dtype {value.dtype}; floats, or indices of type int64 "
-                f"or int32, are needed"
+                f"or int32, are needed" + (f": {OF_BOOLS}" if value.dtype == torch.bool else "")
             )
         if (value.ndim == 0 and name not in call.whole) or value.numel() == 0:
             shape = list(value.shape)
@@ -52,15 +54,28 @@ def exported(module: Any, call: Calling, examples: tuple[Any, ...], name: str) -
             with (
                 plain_attention(),
                 _plain_autocast(),
+                _modules_stay(),
                 own.written_out(),
                 modules_may_fail(),
                 redirect_stderr(StringIO()),
+                _no_log(),
             ):
                 return torch.export.export(_telling(call.into(module), numbers), examples)
     except GradletError:
         raise
     except FOREIGN as error:
         raise untraceable(error, module, name) from None
+
+
+@contextmanager
+def _no_log() -> Iterator[None]:
+    """What the exporter writes into its log, past stderr as it is now, is in our message."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _experts_by_gathering(module: Any) -> None:
@@ -103,6 +118,23 @@ def _plain_autocast() -> Iterator[None]:
         yield
     finally:
         autocast.__enter__, autocast.__exit__ = enter, leave
+
+
+@contextmanager
+def _modules_stay() -> Iterator[None]:
+    """A module that forward sends to a device is there: all are on one, in float32."""
+    torch = require_torch()
+    usual = torch.nn.Module.to
+
+    def stay(module: Any, *args: Any, **options: Any) -> Any:
+        dtype = torch._C._nn._parse_to(*args, **options)[1]
+        return module if dtype in (None, torch.float32) else usual(module, *args, **options)
+
+    torch.nn.Module.to = stay
+    try:
+        yield
+    finally:
+        torch.nn.Module.to = usual
 
 
 def _run_once(

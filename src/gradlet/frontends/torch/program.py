@@ -341,8 +341,11 @@ class _TorchImporter(WideImporter):
                 f"beforehand and needs static shapes. Keep all elements, and make those 0 that do "
                 f"not count: torch.where(condition, x, 0), or x * mask"
             )
+            maker = node
+            while "getitem" in str(maker.target):  # the user wrote what has several results
+                maker = maker.args[0]
             missing = Missing()
-            missing.note(self.module, str(node.target), args, reason, self.code)
+            missing.note(self.module, str(maker.target), args, reason, self.code)
             missing.raise_if_any(self.builder.name)
 
     def _stand_in(self, value: Any) -> Any:
@@ -358,13 +361,13 @@ class _TorchImporter(WideImporter):
         self.outputs = [self.tensor(value) for value in values if value is not None]
 
     def tensor(self, value: Any) -> str:
-        name = self.names.get(value.name)
-        known = self.known.values.get(value.name)
+        own = getattr(value, "name", str(value))  # a complex number has none
+        name, known = self.names.get(own), self.known.values.get(own)
         if name not in self.builder.tensors and known is not None and hasattr(known, "dtype"):
             # whole numbers and masks beside floats count as floats
-            self.names[value.name] = name = self.constant(known.float().numpy().copy())
+            self.names[own] = name = self.constant(known.float().numpy().copy())
         if not isinstance(name, str) or name not in self.builder.tensors:  # '' is none
-            raise Unsupported(f"operand '{value.name}' is no tensor of numbers")
+            raise Unsupported(f"operand '{own}' is no tensor of numbers")
         return self._without_gradient(value, name)
 
     def _without_gradient(self, value: Any, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.errors import GradletError
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, traits
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.cases import Case
 from gradlet.kernels.lab.native import NativeReference, same_bits
@@ -144,7 +144,7 @@ def _row(case: Case, kernel: Kernel, outcomes: list[Outcome], natives: NativeRef
         max(middle.instructions),
         {name: round(count / whole, 4) for name, count in spent.items() if count},
         all(same_bits(outcome.outputs, wanted) for outcome in outcomes),
-        bool((error <= case.tolerance).all()),
+        bool((error <= case.tolerance * traits.growth(kernel).factor).all()),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradlet.ops.compare import above
@@ -108,17 +108,31 @@ def _torch_logaddexp(imp: Importer, call: Call) -> str:
     return _logaddexp(imp, *(imp.tensor(value) for value in call.args[:2]))
 
 
-@from_torch("aten.logcumsumexp.default")
-def _torch_logcumsumexp(imp: Importer, call: Call) -> str:
+def _scan(imp: Importer, y: str, dim: int, of_two: Callable[[Importer, str, str], str]) -> str:
     """Each element takes in the one before, then the one two before, four before, and so on."""
-    y, dim = imp.tensor(call.args[0]), int(call.args[1])
-    extent, reach = imp.shape(y)[dim], 1
+    shape = imp.shape(y)
+    extent, reach = shape[dim] if shape else 1, 1
     while reach < extent:
         first, later = cut(imp, y, [reach, extent - reach], dim)
         earlier, _ = cut(imp, y, [extent - reach, reach], dim)
-        y = join(imp, [first, _logaddexp(imp, later, earlier)], dim)
+        y = join(imp, [first, of_two(imp, later, earlier)], dim)
         reach *= 2
     return y
+
+
+@from_torch("aten.logcumsumexp.default")
+def _torch_logcumsumexp(imp: Importer, call: Call) -> str:
+    return _scan(imp, imp.tensor(call.args[0]), int(call.args[1]), _logaddexp)
+
+
+@from_torch("aten.cumprod.default", "aten.cumprod_.default")
+def _torch_cumprod(imp: Importer, call: Call) -> str:
+    """Right at zeros as well: nothing is divided."""
+    return _scan(imp, imp.tensor(call.args[0]), int(call.args[1]), _times)
+
+
+def _times(imp: Importer, a: str, b: str) -> str:
+    return imp.add("mul", [a, b])
 
 
 def product(imp: Importer, x: str, axes: Sequence[int] | None, keepdim: bool) -> str:

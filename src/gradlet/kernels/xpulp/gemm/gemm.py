@@ -21,8 +21,8 @@ from gradlet.kernels.xpulp.gemm.product import (
     save_settings,
     signature,
 )
-from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, SAVED, Asm
-from gradlet.kernels.xpulp.isa.narrow import HIGH_HALVES, zip_halves
+from gradlet.kernels.xpulp.gemm.row_pairs import interleave
+from gradlet.kernels.xpulp.isa.asm import SAVED, Asm
 from gradlet.targets.cost import Cost
 
 KEPT = (*SAVED, "ra")
@@ -31,6 +31,8 @@ BATCH, K, M, N, MORE = "t0", "t1", "t2", "t3", "t4"
 ROW, ROWS, COLUMN, WIDTH = "s0", "s1", "s2", "s3"
 LONG = 32
 """From so many lines on it pays to look for the best cut."""
+LAYING = 3
+"""Instructions for a word that is laid out."""
 FEW = 12
 """Fewer lines are cut in halves at most, where held ones are few as well."""
 
@@ -51,13 +53,16 @@ def cost(
     lines, held = (sizes["m"], sizes["n"]) if params["hold"] == "b" else (sizes["n"], sizes["m"])
     width, full = params["width"], params["full"]
     busiest = []
+    across = 0.0  # words that are laid out, a core's share
+    if params.get("lanes", 1) > 1 and mode != "nt":
+        across = LAYING * (sizes["n"] + (sizes["m"] if mode == "tn" else 0)) / cores
     parts = 1
     while parts <= cores:
         own, wide = -(-lines // parts), -(-held * parts // cores)
         panels, blocks = max(1, -(-(wide - 1) // width)), -(-own // full)
         loads = own * panels + wide * blocks
         steps = -(-sizes["k"] // params.get("lanes", 1))
-        instructions = constants.gemm_instruction * steps * (own * wide + loads)
+        instructions = constants.gemm_instruction * steps * (own * wide + loads + across)
         busiest.append(instructions + constants.gemm_block * panels * blocks)
         parts *= 2
     quick = cores == 8 and (lines < LONG or held < 2 * width or held % (8 * width) == 0)
@@ -127,7 +132,8 @@ class _Kernel:
     def _rare(self) -> None:
         """Whatever is seldom comes here, where branches reach it."""
         asm = self.asm
-        for label, function in ((self.plain, "plain"), (self.batches, "batches")):
+        far = ((self.plain, "plain"), (self.batches, "batches"))
+        for label, function in far[1:] if self.product.laid_out else far:
             asm.label(label)
             asm("j", function)
         asm.entry("one_batch")  # not at the beginning, where a call of the network is looked for
@@ -353,33 +359,3 @@ class _Kernel:
         ):
             self.word("lw", register, name)
         asm.branch("j", to=self.joined)
-
-
-def interleave() -> str:
-    """The C function interleave(to, even, odd, words): the words of two lines become pairs of their
-    halves, two at a time."""
-    asm = Asm("interleave")
-    to, even, odd, words = ARGUMENTS[:4]
-    first, second, selector, twice = "t0", "t3", "t6", "a4"
-    asm.li(selector, HIGH_HALVES)
-    single, out = asm.fresh(), asm.fresh()
-    asm("srli", twice, words, 1)
-    asm("andi", words, words, 1)
-    asm.branch("beqz", twice, to=single)
-    with asm.loop(0, twice):
-        for register, line in ((first, even), ("t1", odd), (second, even), ("t4", odd)):
-            asm.lw_post(register, line, 4)
-        for low, high, joined in ((first, "t1", "t2"), (second, "t4", "t5")):
-            zip_halves(asm, low, high, joined, selector)
-        for register in ("t2", first, "t5", second):
-            asm.sw_post(register, to, 4)
-    asm.branch("beqz", words, to=out)
-    asm.label(single)
-    asm.lw(first, even)
-    asm.lw("t1", odd)
-    zip_halves(asm, first, "t1", "t2", selector)
-    asm.sw("t2", to)
-    asm.sw(first, to, 4)
-    asm.label(out)
-    asm("ret")
-    return asm.function("uint32_t *to, const void *even, const void *odd, int words")

@@ -1,9 +1,9 @@
-"""A vector times a matrix of narrow elements whose columns lie side by side: two rows at a time,
-whose words become pairs of one column each."""
+"""Matrices of narrow elements whose columns lie side by side: two rows at a time, whose words
+become pairs of one column each. They are written down, or multiplied by a vector."""
 
 from __future__ import annotations
 
-from gradlet.kernels.xpulp.isa.asm import Asm, Registers
+from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, Asm, Registers
 from gradlet.kernels.xpulp.isa.narrow import (
     HIGH_HALVES,
     LANES,
@@ -12,6 +12,58 @@ from gradlet.kernels.xpulp.isa.narrow import (
     load_half_post,
     zip_halves,
 )
+
+
+def interleave() -> str:
+    """The C function interleave(to, from, count, columns): as many pairs of rows, neither number
+    is 0. What is written has lines of an odd number of words."""
+    asm = Asm("interleave")
+    to, even, count, columns, odd, row, words, rest = ARGUMENTS
+    single, half, end, pad = asm.fresh(), asm.fresh(), asm.fresh(), "s0"
+    asm.push((pad,))
+    asm.li("t6", HIGH_HALVES)
+    asm("slli", row, columns, 1)
+    asm("add", odd, even, row)
+    asm("srli", words, columns, 2)
+    asm("andi", rest, columns, 3)
+    asm("andi", pad, columns, 1)
+    asm("xori", pad, pad, 1)
+    asm("slli", pad, pad, 2)
+    with asm.loop(1, count):
+        asm.branch("beqz", words, to=single)
+        with asm.loop(0, words):
+            _write_words(asm, to, (even, odd), 2)
+        asm.label(single)
+        asm.branch("beqz", rest, to=end)
+        asm("andi", "t0", rest, 2)
+        asm.branch("beqz", "t0", to=half)
+        _write_words(asm, to, (even, odd), 1)
+        asm("andi", "t0", rest, 1)
+        asm.branch("beqz", "t0", to=end)
+        asm.label(half)
+        load_half_post(asm, "t0", even, 2)
+        load_half_post(asm, "t1", odd, 2)
+        zip_halves(asm, "t0", "t1", "t2", "t6")
+        asm.sw_post("t2", to, 4)
+        asm.label(end)
+        asm("add", even, even, row)
+        asm("add", odd, odd, row)
+        asm("add", to, to, pad)
+    asm.pop((pad,))
+    return asm.function("uint32_t *to, const void *from, int count, int columns")
+
+
+def _write_words(asm: Asm, to: str, rows: tuple[str, str], count: int) -> None:
+    """As many words of each row; the way they are made is in t6."""
+    made = [(f"t{3 * i}", f"t{3 * i + 1}", f"t{3 * i + 2}") for i in range(count)]
+    for low, high, _ in made:
+        asm.lw_post(low, rows[0], 4)
+        asm.lw_post(high, rows[1], 4)
+    for low, high, joined in made:
+        zip_halves(asm, low, high, joined, "t6")
+    for low, _, joined in made:
+        asm.sw_post(joined, to, 4)
+        asm.sw_post(low, to, 4)
 
 
 class PairsOfRows:

@@ -15,16 +15,30 @@ HIGH_HALVES = 0x00030001
 
 @dataclass(frozen=True)
 class Narrow:
-    """vector: the format of vfmac and the like; dot: of vfdotpex; source: its number in fcvt."""
+    """vector: the format of vfmac and the like; dot: of vfdotpex; source: its number in fcvt;
+    rounding: what stands there in scalar instructions."""
 
     vector: int
     dot_format: int
     source: int
+    rounding: int
     upper: bool  # the upper half of a float
 
     def dot(self, asm: Asm, total: str, a: str, b: str) -> None:
         """total += high a * high b + (low a * low b), a float: rounded after each of the three."""
         asm(f".insn r 0x33, {self.dot_format}, 0x4b,", total, a, b)
+
+    def accumulate(self, asm: Asm, totals: str, word: str, value: str) -> None:
+        """Both halves of the word times the low half of the value, added and rounded once."""
+        asm(f".insn r 0x33, {self.vector | 4}, 0x48,", totals, word, value)
+
+    def scale(self, asm: Asm, into: str, word: str, value: str) -> None:
+        """The products alone."""
+        asm(f".insn r 0x33, {self.vector | 4}, 0x43,", into, word, value)
+
+    def add_product(self, asm: Asm, total: str, a: str, b: str) -> None:
+        """total += low a * low b, a float."""
+        asm(f".insn r 0x53, {self.rounding}, 0x2a,", total, a, b)
 
     def join(self, asm: Asm, into: str, low: str, high: str) -> None:
         """Two floats, rounded, as one word."""
@@ -46,7 +60,7 @@ class Narrow:
             self.widen(asm, into, into)
 
 
-FORMATS = {"f16": Narrow(2, 0, 2, upper=False), "bf16": Narrow(1, 1, 6, upper=True)}
+FORMATS = {"f16": Narrow(2, 0, 2, 0, upper=False), "bf16": Narrow(1, 1, 6, 5, upper=True)}
 
 
 def narrow(element: Element) -> Narrow | None:
