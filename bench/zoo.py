@@ -24,13 +24,18 @@ WAYS: dict[str, tuple[dict[str, str], ...]] = {
 """What a model needs besides, if anything."""
 
 
-def measure(name: str, l1: str, way: dict[str, str], steps: int) -> dict[str, Any]:
+MIXED: dict[str, tuple[dict[str, str], ...]] = {"deep-ae": ({"L3": "8M"},)}
+"""With `mixed`, whose weights and gradients together are more than L2."""
+
+
+def measure(name: str, l1: str, way: dict[str, str], steps: int, dtype: str) -> dict[str, Any]:
     memories = {"L1": l1, **{key: size for key, size in way.items() if key == "L3"}}
     recipe = gradlet.Recipe(update=way["update"]) if "update" in way else None
+    wish = None if dtype == "f32" else dtype
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         project = gradlet.build(
-            f"zoo:{name}", Path(folder) / name, memories=memories, recipe=recipe
+            f"zoo:{name}", Path(folder) / name, memories=memories, recipe=recipe, dtype=wish
         )
         built = time.perf_counter() - begin
         verdict = gradlet.verify(project, steps=steps)
@@ -45,6 +50,7 @@ def measure(name: str, l1: str, way: dict[str, str], steps: int) -> dict[str, An
     }
     return {
         "model": name,
+        "dtype": dtype,
         "l1": l1,
         "way": way,
         "pass": verdict.passed,
@@ -81,14 +87,18 @@ def main() -> int:
     options = parser(__doc__ or "")
     options.add_argument("--l1", nargs="+", default=SIZES, help="sizes of L1")
     options.add_argument("--steps", type=int, default=2, help="training steps to compare")
+    options.add_argument("--dtype", default="f32", help="f32, f16, bf16 or mixed")
     arguments = options.parse_args()
+    dtype = arguments.dtype
+    ways = {**WAYS, **(MIXED if dtype == "mixed" else {})}
     rows = []
     for name in arguments.models:
-        for way in WAYS.get(name, ({},)):
+        for way in ways.get(name, ({},)):
             for l1 in arguments.l1:
-                with stderr.status(f"{name}, {l1} of L1"):
-                    rows.append(measure(name, l1, way, arguments.steps))
-    finish("zoo", rows, as_table(rows), as_json=arguments.json)
+                with stderr.status(f"{name}, {l1} of L1, {dtype}"):
+                    rows.append(measure(name, l1, way, arguments.steps, dtype))
+    title = "zoo" if dtype == "f32" else f"zoo-{dtype}"
+    finish(title, rows, as_table(rows), as_json=arguments.json)
     good = (r["pass"] and r["fits"] and all(r["bit_identical"].values()) for r in rows)
     return 0 if all(good) else 1
 

@@ -3,6 +3,7 @@ how, where they are cast, and that what comes out trains and verifies."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import nn
 
 import gradlet
 from gradlet.api import Request
+from gradlet.cli.commands import app
+from gradlet.cli.failures import invoke
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe, types_of
@@ -124,8 +127,8 @@ def test_frozen_weights_need_no_master() -> None:
 def test_adam_keeps_its_means_in_single_precision() -> None:
     graph = graph_of("f16", optimizer="adam")
     update = next(node for node in graph.nodes if node.op == "adam")
-    kinds = {graph.tensors[name].dtype for name in update.inputs}
-    assert kinds == {"f32"}
+    kinds = [graph.tensors[name].dtype for name in update.inputs]
+    assert kinds == ["f16", "f16", "f32", "f32", "f32", "f32"], "no casts are needed"
     assert {graph.tensors[name].dtype for name in graph.trained} == {"f16"}
 
 
@@ -244,6 +247,22 @@ def test_the_program_rounds_the_users_floats(tmp_path: Path) -> None:
     assert "gl_f16 *net_input(void);" in header
     assert "void net_fill_input(const float *values);" in header
     assert "const float *net_output(void);" in header
+
+
+def test_types_side_by_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """`gradlet memory --dtype all`: each type has what it takes alone."""
+    path = tmp_path / "net.toml"
+    path.write_text(TOML.replace("dtype = DTYPE", ""))
+    asked = ["memory", str(path), "--dtype", "all"]
+    assert invoke(app, [*asked, "--json"], True) == 0
+    rows = {row["dtype"]: row for row in json.loads(capsys.readouterr().out)["dtypes"]}
+    assert list(rows) == ["f32", "f16", "bf16", "mixed"]
+    for kind, row in rows.items():
+        recipe = Recipe(dtype=kind)
+        plan = Request(str(path), recipe=recipe).plan(fit=False)
+        assert row["used"] == sum(map(plan.taken, plan.target.memories)), kind
+    assert rows["f16"]["weights"] == rows["bf16"]["weights"] < 0.6 * rows["f32"]["weights"]
+    assert invoke(app, [*asked, "--csv", str(tmp_path / "x.csv")], False) == 2
 
 
 @pytest.mark.parametrize("rounded", [True, False])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,15 @@ from gradlet.cli import tune as cli_tune
 from gradlet.cli.failures import fail, guarded, json_output, run_app, stderr
 from gradlet.cli.options import ModelOptions, settings, with_model_options
 from gradlet.cli.progress import progress
-from gradlet.cli.show import build_json, build_table, verdict_table
+from gradlet.cli.show import (
+    EACH,
+    build_json,
+    build_table,
+    type_row,
+    types_table,
+    verdict_table,
+)
+from gradlet.errors import GradletError
 from gradlet.sim import DEFAULT_MAX_CYCLES, SimConfig, SimError, simulate
 from gradlet.support import interrupt
 from gradlet.support.terminal import console, plain
@@ -98,18 +107,35 @@ def memory(
 ) -> None:
     """Show what takes the memory: by layer and step, at the peak, over time.
 
-    Also for a model that does not fit.
+    Also for a model that does not fit. With --dtype all the types of numbers stand side by side.
     """
     from gradlet.reports import memory_report
     from gradlet.reports.svg import is_svg
     from gradlet.reports.table import is_csv
     from gradlet.support.files import write_output
 
+    if options.dtype == EACH:
+        rows = _by_type(options, csv or svg)
+        return _show(json_, {"dtypes": rows}, lambda: types_table(rows))
     report = memory_report(_planned(*_captured(options), fit=False))
     for path, text, ours in ((csv, report.csv, is_csv), (svg, report.svg, is_svg)):
         if path is not None:
             write_output(path, text().encode(), ours, force=force)
     _show(json_, report.to_json(), lambda: print(report))
+
+
+def _by_type(options: ModelOptions, file: Path | None) -> list[dict[str, Any]]:
+    """The memory of a step in every type of numbers."""
+    from gradlet.ir.recipe import DTYPES
+
+    if file is not None:
+        raise GradletError(f"--dtype {EACH} is a table of totals; {file} takes a single type")
+    request, captured = _captured(replace(options, dtype=None))
+    rows = []
+    for kind in DTYPES:
+        chosen = replace(request, recipe=replace(options, dtype=kind).recipe)
+        rows.append(type_row(kind, _planned(chosen, captured, fit=False)))
+    return rows
 
 
 def _captured(options: ModelOptions) -> tuple[Request, Captured]:

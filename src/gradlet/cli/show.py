@@ -20,6 +20,33 @@ if TYPE_CHECKING:
 SAME_BITS = {"host": "the same with every compiler", "sim": "the same as on the host"}
 
 
+EACH = "all"
+"""As a type of numbers: every one of them, side by side."""
+
+
+def type_row(dtype: str, plan: Plan) -> dict[str, Any]:
+    """What a step takes with numbers of a type, in bytes of all memories together."""
+    from gradlet.planner.model import FARTHEST, KINDS, L1
+
+    regions = {k: sum(map(plan.region_bytes, (k, L1 + k, FARTHEST + k))) for k in KINDS}
+    taken = {memory.name: plan.taken(memory) for memory in plan.target.memories}
+    fits = all(map(plan.fits, plan.target.memories))
+    return {"dtype": dtype, **regions, "used": sum(taken.values()), "levels": taken, "fits": fits}
+
+
+def types_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(box=None)
+    heads = ("numbers", "weights, state", "arena", "constants", *rows[0]["levels"], "all", "of f32")
+    for head in heads:
+        table.add_column(head, justify="left" if head == heads[0] else "right")
+    for row in rows:
+        kinds = (row["weights"], row["arena"], row["constants"], *row["levels"].values())
+        numbers = (f"{value:,}" for value in (*kinds, row["used"]))
+        share = f"{row['used'] / rows[0]['used']:.2f}"
+        table.add_row(row["dtype"], *numbers, share, "" if row["fits"] else "does not fit")
+    console().print(table)
+
+
 def numbers_text(dtypes: Mapping[str, Sequence[str]]) -> str:
     """Such as `weights f32, activations f16 and f32`; alike ones once."""
     if len({tuple(kinds) for kinds in dtypes.values() if kinds}) == 1:

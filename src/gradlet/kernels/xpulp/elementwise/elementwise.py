@@ -13,6 +13,7 @@ from typing import Any
 
 from gradlet.ir.elements import F32, Element
 from gradlet.kernels.xpulp.elementwise.access import Access
+from gradlet.kernels.xpulp.elementwise.words import in_words, words
 from gradlet.kernels.xpulp.isa.arithmetic import DIVIDED, DIVISION, Line
 from gradlet.kernels.xpulp.isa.asm import ARGUMENTS, IDLE, SAVED, SCRATCH, Asm, AssemblyError
 
@@ -235,6 +236,11 @@ MAPS = {
 def generate(mode: str, epilogue: str, params: dict[str, Any]) -> dict[str, Any]:
     """map: what it is called here; more: further functions that the template uses."""
     item, element = MAPS[params.get("map", mode)], params.get("element", F32)
+    if in_words(mode, element):
+        if not item.steps:
+            return {"stretch": words("stretch", mode, element)}
+        near = words("neighbours", mode, element)  # of operands that are not broadcast
+        return {"stretch": stretch("stretch", item, element), "neighbours": near}
     made = {name: stretch(name, MAPS[name], element) for name in params.get("more", ())}
     return {"stretch": stretch("stretch", item, element), **made, **item.literals}
 
