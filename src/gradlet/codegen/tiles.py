@@ -96,8 +96,8 @@ def arguments(
 
 
 def beside(kernel: catalogue.Kernel) -> str:
-    """C: when a launch beside this one runs in a tile: with its first step, as what that alone reads
-    is gone behind it."""
+    """C: when a launch beside this one runs in a tile: with its first step, as what that alone
+    reads is gone behind it."""
     return "if (!f->skips && step == 0) " if traits.steps(kernel) > 1 else "if (!f->skips) "
 
 
