@@ -52,7 +52,7 @@ def jobs_by_mode(dtype: str = F32.name) -> dict[tuple[str, str], list[Job]]:
     the rows in single precision and from its own."""
     found: dict[tuple[str, str], list[Job]] = defaultdict(list)
     for case in (*CASES, *random_cases(240, seed=1)):
-        if case.dtype not in (F32.name, dtype):
+        if case.dtype not in (F32.name, catalogue.element_name(dtype)):
             continue
         graph = op_training_graph(case)
         values = next(iter(run_reference(graph, 1))).values
@@ -75,9 +75,11 @@ def jobs_by_mode(dtype: str = F32.name) -> dict[tuple[str, str], list[Job]]:
     found["channel_sum", "sum"] = [
         _of_channels(job) for job in found["reduce", "sum"] if _kept(job)
     ]
-    vectors = [job for job in found["gemm", "nn"] if _is_vector(job)]
-    found["back", "sgd"] = [_back(job) for job in vectors]
-    found["back", "relu_sgd"] = [_back(job, relu=True) for job in vectors]
+    element, *wide = dtype.split("/")
+    products = jobs_by_mode(element) if wide else found
+    vectors = [job for job in products["gemm", "nn"] if _is_vector(job)]
+    found["back", "sgd"] = [_back(job, wide) for job in vectors]
+    found["back", "relu_sgd"] = [_back(job, wide, relu=True) for job in vectors]
     found["loss_scale", "unscale_wide"] = [_wide(job) for job in found["loss_scale", "unscale"]]
     found["loss", "cross_entropy"] = [_both(job) for job in found["cross_entropy", "grad"]]
     return found
@@ -95,15 +97,16 @@ def _wide(job: Job) -> Job:
     return _job(f"wide: {job.label}", site, job.inputs)
 
 
-def _back(job: Job, *, relu: bool = False) -> Job:
+def _back(job: Job, wide: Sequence[str], *, relu: bool = False) -> Job:
     """A product of a vector and weights that are updated afterwards, with hyper-parameters. relu:
-    one has made the input, and the gradient is that of its own."""
+    one has made the input, and the gradient is that of its own. wide: groups of operands that
+    stay in single precision."""
     sizes, hyper = dict(job.sizes), settings_of("sgd")
     dy, w = job.inputs[0].reshape(-1), job.inputs[1]
     x = np.random.default_rng(len(dy)).standard_normal((w.shape[1],))
     x = _held(job.site.ins[0], np.maximum(x, 0) if relu else x)
     element = job.site.ins[0].element
-    stored = element.unit_roundoff if element.accumulate else 0.0
+    stored = element.unit_roundoff if element.accumulate and not wide else 0.0
     slope = np.outer(dy.astype(np.float64), x)
     operands = [w.astype(np.float64), slope, hyper.astype(np.float64)]
     results = update_op("sgd").reference({}, *operands)
@@ -186,13 +189,17 @@ def _tiles(site: Site, operands: list[Array]) -> list[tuple[Site, list[Array]]]:
 
 
 def _retyped(site: Site, lowering: Lowering, dtype: str) -> Site:
-    """The same node with all operands of another type that a kernel of that type takes so."""
+    """The same node with all operands of another type that a kernel of that type takes so; behind
+    slashes in the type are groups of operands that stay as they are."""
+    dtype, *wide = dtype.split("/")
     mode = catalogue.families()[lowering.family].modes[lowering.mode]
 
     def typed(formal: Sequence[Operand], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         pairs = zip_longest(formal[: len(tensors)], tensors)
         return tuple(
-            replace(t, dtype=dtype) if o and not o.dtype and t.dtype == F32.name else t
+            replace(t, dtype=dtype)
+            if o and not o.dtype and o.group not in wide and t.dtype == F32.name
+            else t
             for o, t in pairs
         )
 

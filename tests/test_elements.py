@@ -18,8 +18,9 @@ from gradlet.codegen.project import Project, emit
 from gradlet.ir.builder import GraphBuilder
 from gradlet.ir.check import check_graph
 from gradlet.ir.elements import BF16, F16, F32, Element
-from gradlet.ir.graph import Array, Graph
+from gradlet.ir.graph import Array, Graph, Node
 from gradlet.ir.recipe import Recipe
+from gradlet.ops import OPS
 from gradlet.oracle.recording import Recording
 from gradlet.runtime import FOLDER
 from gradlet.sim import Machine, SimConfig, Symbols
@@ -122,6 +123,52 @@ def test_narrow_elements_train_and_verify(
     verdict = gradlet.verify(built, steps=3)
     assert verdict.passed, verdict.to_json()
     assert verdict.bit_identical == {"host": True, "sim": True}
+
+
+def with_masters(graph: Graph, dtype: str) -> Graph:
+    """The same whose weights and what is remembered of them are in single precision: a cast in
+    front of every reader, and narrow gradients."""
+    tensors, nodes, cast = dict(graph.tensors), [], {}
+    states = [t.name for t in graph.of_role("state") if t.dtype == dtype]
+    for name in graph.trained:
+        cast[name] = f"{name}.cast"
+        tensors[cast[name]] = replace(tensors[name], name=cast[name], role="activation")
+        nodes.append(Node(cast[name], f"to_{dtype}", (name,), (cast[name],), {}))
+    for name in (*graph.trained, *states):
+        new = dict(graph.updates)[name]
+        tensors |= {n: replace(tensors[n], dtype=F32.name) for n in (name, new)}
+    for node in graph.nodes:
+        own = node.inputs if OPS[node.op].name in ("sgd", "momentum", "adam") else ()
+        inputs = tuple(n if own else cast.get(n, n) for n in node.inputs)
+        nodes.append(replace(node, inputs=inputs))
+    made = replace(graph, tensors=tensors, nodes=tuple(nodes))
+    check_graph(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recipe", "kinds"),
+    [
+        ("f16", {"momentum": 0.9}, {"f16/weight/state"}),
+        ("bf16", {}, {"bf16/weight"}),
+        ("f16", {"optimizer": "adam", "lr": 1e-3}, {"f16/weight"}),
+    ],
+    ids=["momentum", "sgd", "adam"],
+)
+def test_narrow_gradients_update_wide_weights(
+    tmp_path: Path, dtype: str, recipe: dict[str, Any], kinds: set[str]
+) -> None:
+    """In the store of the gradient's kernel where there is such a store, and by a call of its own,
+    whole and in tiles."""
+    graph = with_masters(trained(network(dtype, narrow_input=False), **recipe), dtype)
+    for target, sizes in (("host", {}), ("pulp-open", {"L1": "24k"})):
+        built = project(graph, tmp_path / target, target, **sizes)
+        found = {k.dtype for call in built.plan.calls for k in call.kernels if "/" in k.dtype}
+        assert found == kinds
+        assert bool(built.plan.tilings) == bool(sizes)
+        verdict = gradlet.verify(built, steps=3)
+        assert verdict.passed, verdict.to_json()
+        assert all(verdict.bit_identical.values()), verdict.bit_identical
 
 
 @pytest.mark.drawn(1)

@@ -7,10 +7,11 @@ a dtype. `gl_f32_gemm_tn_sgd__lanes_4x16` is all of these in that order.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import jinja2
 from gradlet.errors import InternalError
 from gradlet.ir.elements import ELEMENTS, F32, Element
 from gradlet.ir.graph import Site
+from gradlet.kernels.access import Access
 from gradlet.kernels.arithmetic import evaluate as evaluate
 from gradlet.kernels.family import MAY as MAY
 from gradlet.kernels.family import MUST, Epilogue, Family, Operand, Variant, family
@@ -29,6 +31,8 @@ from gradlet.targets.target import CHUNKED as CHUNKED
 from gradlet.targets.target import INEXACT as INEXACT
 
 FAMILIES = Path(__file__).parent / "families"
+WEIGHT = "weight"
+"""The group of what an update replaces."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,18 @@ class Kernel:
 
     @property
     def element(self) -> Element:
-        return ELEMENTS[self.dtype]
+        return ELEMENTS[element_name(self.dtype)]
 
     def symbol(self, prefix: str) -> str:
-        stem = "_".join(filter(None, (prefix, self.dtype, self.family, self.mode, self.epilogue)))
-        return f"{stem}__{self.variant}"
+        own, *wide = self.dtype.split("/")
+        parts = (prefix, own, self.family, self.mode, self.epilogue, *wide)
+        return f"{'_'.join(filter(None, parts))}__{self.variant}"
+
+
+def element_name(dtype: str) -> str:
+    """Of a kernel's dtype, which is an element, and behind slashes the groups of operands that stay
+    in what it computes with: `f16/weight/state`."""
+    return dtype.partition("/")[0]
 
 
 @cache
@@ -101,7 +112,23 @@ def kernels(dtype: str = F32.name) -> Iterator[Kernel]:
                 if not variant.takes(ELEMENTS[dtype]) or (dtype != F32.name and mode.typed):
                     continue
                 for epilogue in filter(variant.stores, ("", *mode.epilogues)):
-                    yield Kernel(entry.name, mode.name, epilogue, variant.name, dtype)
+                    for mixed in _mixtures(variant, groups(entry.name, mode.name, epilogue), dtype):
+                        yield Kernel(entry.name, mode.name, epilogue, variant.name, mixed)
+
+
+def _mixtures(variant: Variant, known: Sequence[str], dtype: str) -> Iterator[str]:
+    """A dtype with every choice of groups that may stay wide."""
+    yield dtype
+    if ELEMENTS[dtype].accumulate and variant.isa == "c":
+        for count in range(1, len(known) + 1):
+            for chosen in combinations(known, count):
+                yield "/".join((dtype, *chosen))
+
+
+def groups(family: str, mode: str, epilogue: str) -> tuple[str, ...]:
+    """Those that the operands of such kernels have."""
+    outputs, inputs = operands(Kernel(family, mode, epilogue, "", ""))
+    return tuple(dict.fromkeys(item.group for item in (*outputs, *inputs) if item.group))
 
 
 def candidates(
@@ -119,12 +146,15 @@ def candidates(
     entry = families()[family]
     if epilogue and epilogue not in entry.modes[mode].epilogues:
         return []
+    own, *wide = dtype.split("/")
+    wide = [group for group in wide if group in groups(family, mode, epilogue)]
     return [
-        Kernel(family, mode, epilogue, variant.name, dtype)
+        Kernel(family, mode, epilogue, variant.name, "/".join((own, *wide)))
         for variant in entry.variants
         if variant.isa in isa
         and (variant.exact or (CHUNKED if variant.sums == CHUNKED else INEXACT) in isa)
-        and variant.takes(ELEMENTS[dtype])
+        and variant.takes(ELEMENTS[own])
+        and (not wide or variant.isa == "c")
         and (not variant.modes or mode in variant.modes)
         and variant.stores(epilogue)
         and set(variant.streamed()) <= set(streamed)
@@ -133,8 +163,8 @@ def candidates(
 
 
 def dtype_of(family: str, mode: str, site: Site) -> str:
-    """The element that a kernel has to be rendered for: that of the operands with none of their
-    own."""
+    """What a kernel has to be rendered for: the element of the operands with none of their own, and
+    the groups of operands that are not of it."""
     known = families()[family].modes[mode]
     pairs = (
         *zip(known.outputs, site.outs, strict=False),
@@ -145,11 +175,18 @@ def dtype_of(family: str, mode: str, site: Site) -> str:
             raise InternalError(
                 f"{site.node.op} '{site.node.name}' needs {tensor} in {operand.dtype}"
             )
-    found = {tensor.name: tensor.dtype for operand, tensor in pairs if not operand.dtype}
+    own = [(operand, tensor) for operand, tensor in pairs if not operand.dtype]
+    grouped = {operand.group: tensor for operand, tensor in own if operand.group}
+    found = {tensor.name: tensor.dtype for operand, tensor in own if not operand.group}
+    dtype = next(iter(found.values()), F32.name)
+    wide = [group for group, tensor in grouped.items() if tensor.dtype != dtype]
+    sums = ELEMENTS[dtype].sums.name
+    found |= {t.name: t.dtype for o, t in own if o.group and (o.group not in wide)}
+    found |= {t.name: t.dtype for o, t in own if o.group in wide and t.dtype != sums}
     if len(set(found.values())) > 1:
         listed = ", ".join(f"'{name}' {dtype}" for name, dtype in found.items())
         raise InternalError(f"{site.node.op} '{site.node.name}' needs one element type: {listed}")
-    return next(iter(found.values()), F32.name)
+    return "/".join((dtype, *wide))
 
 
 def fuses(
@@ -161,9 +198,9 @@ def fuses(
     dtype: str,
 ) -> bool:
     """Whether the best kernel can do this in its store; to take another one is not worth it."""
-    found = candidates(family, mode, "", sizes, isa, dtype)
-    able = epilogue in families()[family].modes[mode].epilogues
-    return able and bool(found) and variant_of(found[-1]).stores(epilogue)
+    best = candidates(family, mode, "", sizes, isa, dtype)[-1:]
+    able = candidates(family, mode, epilogue, sizes, isa, dtype)
+    return [kernel.variant for kernel in best] == [kernel.variant for kernel in able[-1:]] != []
 
 
 def fits(variant: Variant, sizes: Mapping[str, Size]) -> bool:
@@ -226,10 +263,13 @@ def operands(kernel: Kernel) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     mode = families()[kernel.family].modes[kernel.mode]
     if not kernel.epilogue:
         return mode.outputs, mode.inputs
-    more = epilogues()[kernel.epilogue]
-    own = mode.outputs[0].dtype  # what an optimizer remembers is as the weight is
-    states = (replace(state, dtype=state.dtype or own) for state in more.outputs)
-    return (*mode.outputs, *states), (*mode.inputs, *more.inputs)
+    more, own = epilogues()[kernel.epilogue], mode.outputs[0]
+    made, states = mode.outputs, more.outputs
+    if own.dtype:  # what an optimizer remembers is as the weight is
+        states = tuple(replace(state, dtype=own.dtype, group="") for state in states)
+    elif kernel.epilogue in updates():  # what is stored is the weight
+        made = (replace(own, group=WEIGHT), *made[1:])
+    return (*made, *states), (*mode.inputs, *more.inputs)
 
 
 def stepped(kernel: Kernel) -> bool:
@@ -275,7 +315,7 @@ def sizes_struct(family: str, prefix: str = "gl") -> str:
 @cache
 def render(kernel: Kernel, prefix: str = "gl") -> str:
     """The C file of one kernel; it includes the runtime and nothing else."""
-    entry, variant = families()[kernel.family], variant_of(kernel)
+    entry, variant, access = families()[kernel.family], variant_of(kernel), _access(kernel)
     mode = entry.modes[kernel.mode]
     template = templates().get_template(variant.template.format(mode=kernel.mode))
     text = template.render(
@@ -285,8 +325,8 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
         opening=prototype(kernel, prefix),
         sizes_type=sizes_type(kernel.family, prefix),
         narrow=bool(kernel.element.accumulate),
-        load=_load(kernel),
-        store=_store(kernel),
+        load=access.load,
+        store=access.store,
         as_stored=kernel.element.store.format,
         block_params=", ".join(p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p),
         block_args=", ".join(_argument_names(kernel)),
@@ -318,7 +358,7 @@ def header(kernels_used: list[Kernel], prefix: str = "gl") -> str:
 def element_headers(kernels_used: Iterable[Kernel]) -> list[str]:
     """Of the runtime, for the elements that kernels take."""
     found = {
-        _operand_element(kernel, operand).header
+        element_of(kernel, operand).header
         for kernel in kernels_used
         for side in operands(kernel)
         for operand in side
@@ -331,15 +371,17 @@ def _includes(kernels_used: Iterable[Kernel]) -> str:
     return "".join(f'#include "{name}"\n' for name in names)
 
 
-def _operand_element(kernel: Kernel, operand: Operand) -> Element:
-    return ELEMENTS[operand.dtype or kernel.dtype]
+def element_of(kernel: Kernel, operand: Operand) -> Element:
+    if operand.group in kernel.dtype.split("/")[1:]:
+        return kernel.element.sums
+    return ELEMENTS[operand.dtype] if operand.dtype else kernel.element
 
 
 def _parameters(kernel: Kernel, prefix: str) -> list[str]:
     outputs, inputs = operands(kernel)
 
     def c_type(operand: Operand) -> str:
-        return _operand_element(kernel, operand).c
+        return element_of(kernel, operand).c
 
     params = ["gl_core me"]
     params += [f"{c_type(o)} *{o.name}" for o in outputs]
@@ -373,50 +415,9 @@ def _generated(kernel: Kernel, prefix: str) -> dict[str, Any]:
     }
 
 
-def _element_at(kernel: Kernel, place: str) -> Element:
-    """Of a place in memory, such as `x[i]`: that of the operand, of scratch what is computed with,
-    and of what a kernel has a name of its own for, its own."""
-    name = place.partition("[")[0].strip()
-    if name == "scratch":
-        return kernel.element.sums
-    known = (operand for side in operands(kernel) for operand in side if operand.name == name)
-    return next((_operand_element(kernel, operand) for operand in known), kernel.element)
-
-
-def _load(kernel: Kernel) -> Any:
-    return lambda place: _element_at(kernel, place).load.format(place)
-
-
-def _store(kernel: Kernel) -> Any:
-    fused = epilogues().get(kernel.epilogue)
-
-    def stored(array: str, index: str, value: str) -> str:
-        element = _element_at(kernel, array)
-        return f"{array}[{index}] = {element.store.format(value)};"
-
-    def in_place(array: str, index: str, value: str) -> str:
-        """An epilogue works on the numbers in memory."""
-        assert fused is not None
-        own = {operand.name: f"{operand.name}[{index}]" for operand in fused.outputs}
-        return fused.store.format(w=f"{array}[{index}]", value=value, **own)
-
-    def loaded(array: str, index: str, value: str) -> str:
-        """An epilogue works on numbers that are loaded before and stored behind."""
-        assert fused is not None
-        places = {"w": array, **{operand.name: operand.name for operand in fused.outputs}}
-        names = {name: f"{name}_here" for name in places}
-        number, load = kernel.element.sums.c, _load(kernel)
-        text = [
-            f"{number} {names[name]} = {load(f'{place}[{index}]')};"
-            for name, place in places.items()
-        ]
-        text.append(fused.store.format(value=value, **names))
-        text += [stored(place, index, names[name]) for name, place in places.items()]
-        return f"{{ {' '.join(text)} }}"
-
-    if fused is None:
-        return stored
-    return loaded if kernel.element.accumulate else in_place
+def _access(kernel: Kernel) -> Access:
+    known = {o.name: element_of(kernel, o) for side in operands(kernel) for o in side}
+    return Access(kernel.element, known, epilogues().get(kernel.epilogue))
 
 
 def _ladder(columns: int) -> list[int]:

@@ -6,22 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradlet.ir.elements import F32, Element
+from gradlet.ir.elements import ELEMENTS, F32, Element
 from gradlet.kernels.arithmetic import expanded
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One pointer argument. dtype '' is the kernel's own."""
+    """One pointer argument. dtype '' is the kernel's own. group: operands that together may stay in
+    what a narrow kernel computes with, written in place of a dtype."""
 
     name: str
     dtype: str = ""
     optional: bool = False
+    group: str = ""
 
     @staticmethod
     def parse(text: str) -> Operand:
-        name, _, dtype = text.rstrip("?").partition(":")
-        return Operand(name, dtype, text.endswith("?"))
+        name, _, kind = text.rstrip("?").partition(":")
+        dtype, group = (kind, "") if kind in ELEMENTS else ("", kind)
+        return Operand(name, dtype, text.endswith("?"), group)
 
 
 @dataclass(frozen=True)

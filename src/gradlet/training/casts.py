@@ -40,7 +40,8 @@ def operand_types(op: str, attrs: Attrs, ins: Sequence[Tensor], dtype: str) -> l
             return None
     for index, operand in enumerate(mode.inputs[: len(kinds)]):
         if typed[index].element.is_float:
-            kinds[index] = operand.dtype or dtype
+            stays = operand.group and ins[index].dtype == ELEMENTS[dtype].sums.name
+            kinds[index] = operand.dtype or (ins[index].dtype if stays else dtype)
     return kinds
 
 

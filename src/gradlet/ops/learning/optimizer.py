@@ -37,6 +37,10 @@ class Update(Pointwise):
             raise ShapeError(f"hyper-parameters are {self.hyper}")
         return super().shape(attrs, *ins)
 
+    def dtypes(self, *ins: str) -> tuple[str, ...]:
+        """Each that of what it replaces."""
+        return tuple(ins[self.inputs.index(name.removesuffix("_next"))] for name in self.outputs)
+
     def lower(self, site: Site) -> Lowering:
         return Lowering(self.family, self.name, {"count": site.outs[0].elements})
 

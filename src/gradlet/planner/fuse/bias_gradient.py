@@ -11,7 +11,7 @@ from math import prod
 from gradlet.ir.graph import Graph, Node, Shape, Site
 from gradlet.ops import OPS
 from gradlet.ops.base import Size, Span
-from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule
+from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule, fused_dtype
 from gradlet.planner.fuse.update import fusable, updating
 from gradlet.planner.launch import Launch
 from gradlet.planner.model import BIAS_GRADIENT, Call
@@ -89,8 +89,7 @@ def call(lower: Lowerer, group: FusionGroup) -> Call:
     outputs = len(made.outputs)
     results = range(outputs - len(update.outputs), outputs)
     summed = outputs + carrier.inputs.index(node.inputs[0])
-    dtype = lower.graph.tensors[node.outputs[0]].dtype
-    kernel = lower.kernel(FAMILY, SUM, update.op, sizes, dtype)
+    kernel = lower.kernel(FAMILY, SUM, update.op, sizes, fused_dtype(lower.graph, node, update))
     operands = (*results, summed, len(made.operands) - 1)
     return replace(made, whole=(*made.whole, Launch(kernel, operands, (sizes,), barrier=False)))
 

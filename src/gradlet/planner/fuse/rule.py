@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 
 from gradlet.errors import GradletError
 from gradlet.ir.graph import OWN_SPACE, Graph, Node, Site
-from gradlet.kernels.catalogue import MAY, Kernel, candidates, dtype_of, fetched, scratch_bytes
+from gradlet.kernels.catalogue import (
+    MAY,
+    Kernel,
+    candidates,
+    dtype_of,
+    fetched,
+    scratch_bytes,
+    updates,
+)
 from gradlet.kernels.traits import steps
 from gradlet.ops import OPS
 from gradlet.ops.base import Size
@@ -51,6 +59,19 @@ class FusionGroup:
         return self.nodes[0].phase
 
 
+def dtype_of_node(graph: Graph, node: Node) -> str:
+    """What the kernel of a node is rendered for."""
+    site = graph.site(node)
+    lowering = OPS[node.op].lower(site)
+    return dtype_of(lowering.family, lowering.mode, site)
+
+
+def fused_dtype(graph: Graph, node: Node, update: Node) -> str:
+    """The same of a node whose store does an update: the groups that stay wide are the update's."""
+    _, *wide = dtype_of_node(graph, update).split("/")
+    return "/".join((dtype_of_node(graph, node), *wide))
+
+
 @dataclass(frozen=True)
 class Lowerer:
     """Makes calls of groups. variants: of kernels, by family; asked: by the name of a call."""
@@ -92,7 +113,9 @@ class Lowerer:
         site = self.graph.site(first)
         lowering = op.lower(site)
         sizes, isa = lowering.sizes, self.target.isa
-        dtype = dtype_of(lowering.family, lowering.mode, site)
+        dtype = dtype_of_node(self.graph, first)
+        if epilogue in updates():
+            dtype = fused_dtype(self.graph, first, last)
         found = candidates(lowering.family, lowering.mode, epilogue, sizes, isa, dtype)
         if not found:
             raise GradletError(_no_kernel(site, dtype))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlet.ir.graph import Graph, Node
-from gradlet.kernels.catalogue import dtype_of, fuses, updates
+from gradlet.kernels.catalogue import fuses, updates
 from gradlet.ops import OPS
-from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule
+from gradlet.planner.fuse.rule import FusionGroup, Lowerer, Rule, fused_dtype
 from gradlet.planner.model import UPDATE, Call
 from gradlet.planner.views import view_sources
 
@@ -43,10 +43,7 @@ def fusable(graph: Graph, isa: tuple[str, ...]) -> dict[str, Node]:
             continue  # it would read what it overwrites
         if OPS[node.op].view:
             continue
-        if len({graph.tensors[name].dtype for name in (*update.inputs[:2], *update.outputs)}) > 1:
-            continue
-        made, site = OPS[node.op].lower(graph.site(node)), graph.site(node)
-        dtype = dtype_of(made.family, made.mode, site)
+        made, dtype = OPS[node.op].lower(graph.site(node)), fused_dtype(graph, node, update)
         able = fuses(made.family, made.mode, update.op, made.sizes, isa, dtype)
         if able and node.outputs[0] not in graph.outputs:
             found[node.name] = update
