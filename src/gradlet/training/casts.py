@@ -30,10 +30,8 @@ def operand_types(op: str, attrs: Attrs, ins: Sequence[Tensor], dtype: str) -> l
         return kinds
     outs = tuple(Tensor(f"{index}", *shape_and_type) for index, shape_and_type in enumerate(made))
     lowering = OPS[op].lower(Site(Node("", op, (), (), attrs), typed, outs))
-    family = families()[lowering.family]
-    mode = family.modes[lowering.mode]
-    able = (v for v in family.variants if not v.modes or mode.name in v.modes)
-    if not any(variant.isa == "c" and variant.takes(ELEMENTS[dtype]) for variant in able):
+    mode = families()[lowering.family].modes[lowering.mode]
+    if not _portable(lowering.family, mode.name, dtype):
         return None
     for operand, tensor in zip(mode.outputs, outs, strict=False):
         if (operand.dtype or dtype) != tensor.dtype and tensor.element.is_float:
@@ -43,6 +41,12 @@ def operand_types(op: str, attrs: Attrs, ins: Sequence[Tensor], dtype: str) -> l
             stays = operand.group and ins[index].dtype == ELEMENTS[dtype].sums.name
             kinds[index] = operand.dtype or (ins[index].dtype if stays else dtype)
     return kinds
+
+
+def _portable(family: str, mode: str, dtype: str) -> bool:
+    """Whether there is a kernel in C for this element type."""
+    able = (v for v in families()[family].variants if not v.modes or mode in v.modes)
+    return any(variant.isa == "c" and variant.takes(ELEMENTS[dtype]) for variant in able)
 
 
 class Casts:
