@@ -9,6 +9,7 @@ from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 GOOD = "verified"
+TARGETS = ("host", "pulp-open")
 HEAD = """# Models that others wrote
 
 Models from packages of PyPI, made small, built and verified as a new user would: float32, SGD, a
@@ -33,7 +34,11 @@ fit. *too slow*: stopped. *not made*: the package itself fails. *not installed*:
 
 
 def write_page(rows: list[dict[str, Any]], order: list[str]) -> None:
-    """`order` lists the models as PACKAGE/MODEL; a row of another was there once."""
+    """`order` lists the models as PACKAGE/MODEL; a row of another was there once. What was run on
+    another machine stays as the page has it."""
+    known = {(row["package"], row["model"], row["target"]): row for row in read_page()}
+    known |= {(row["package"], row["model"], row["target"]): row for row in rows}
+    rows = list(known.values())
     found = {label: _of(rows, label) for label in order}
     lines = [HEAD, _summary(found), OUTCOMES]
     for kind in dict.fromkeys(row["kind"] for each in found.values() for row in each.values()):
@@ -47,6 +52,35 @@ def write_page(rows: list[dict[str, Any]], order: list[str]) -> None:
     PAGE.write_text("\n".join(lines) + "\n")
 
 
+def read_page() -> list[dict[str, Any]]:
+    """The rows that the page was written from, as far as it tells."""
+    text = PAGE.read_text() if PAGE.exists() else ""
+    said = {
+        (label, target): message
+        for label, target, message in re.findall(
+            r"^- \*\*(.*?)\*\* \((.*?)\), [a-z ]+: (.*)$", text, flags=re.MULTILINE
+        )
+    }
+    rows, kind = [], ""
+    for line in text.splitlines():
+        kind = line[3:].lower() if line.startswith("## ") else kind
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|") or len(cells) != 7 or cells[0] in ("package", "---"):
+            continue
+        package, _, version = cells[0].partition(" ")
+        row: dict[str, Any] = {"package": package, "version": version or None, "model": cells[1]}
+        row |= {"kind": kind}
+        row |= {"parameters": int(cells[2].replace(",", ""))} if cells[2] else {}
+        for target, outcome, seconds in zip(TARGETS, cells[3::2], cells[4::2], strict=True):
+            if outcome:
+                message = said.get((f"{package}/{cells[1]}", target), "")
+                beyond = outcome == "beyond"
+                own = {"outcome": "refused" if beyond else outcome, "seconds": float(seconds)}
+                told = {"message": message, "beyond": message if beyond else ""}
+                rows.append({**row, **own, **told, "target": target})
+    return rows
+
+
 def _of(rows: list[dict[str, Any]], label: str) -> dict[str, dict[str, Any]]:
     return {row["target"]: row for row in rows if f"{row['package']}/{row['model']}" == label}
 
@@ -58,7 +92,7 @@ def _outcome(row: dict[str, Any]) -> str:
 
 def _summary(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     lines = ["| target | models | packages | verified | the rest |", "|---|---|---|---|---|"]
-    for target in ("host", "pulp-open"):
+    for target in TARGETS:
         rows = [each[target] for each in found.values() if target in each]
         counts = Counter(map(_outcome, rows))
         rest = ", ".join(f"{n} {name}" for name, n in counts.most_common() if name != GOOD)

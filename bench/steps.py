@@ -1,7 +1,7 @@
 """Cycles of whole training steps on the simulated cluster: as planned, and tuned.
 
-tutorial-cnn with all data in L1, ds-cnn and resnet8 with 64 kB of L1 and data in L2; resnet8 on one
-core as well.
+tutorial-cnn with all data in L1, deep-ae, ds-cnn and resnet8 with 64 kB of L1 and data in L2;
+resnet8 on one core as well.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gradlet.tuner.project import tune_project
 
 CASES = (
     ("tutorial-cnn", "256k", 8),
+    ("deep-ae", "64k", 8),
     ("ds-cnn", "64k", 8),
     ("resnet8", "64k", 8),
     ("resnet8", "64k", 1),

@@ -16,7 +16,7 @@ from gradlet.api import training_graph
 from gradlet.errors import GradletError
 from gradlet.ir.graph import Graph
 from gradlet.ir.recipe import Recipe
-from gradlet.planner.model import LINEAR_BACKWARD
+from gradlet.planner.model import LINEAR_BACKWARD, fetched_places
 from gradlet.planner.planner import Call, Options, Plan, check_plan, plan
 from gradlet.targets.target import load as load_target
 from tests.launches import with_launch
@@ -129,10 +129,10 @@ def wide() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*layers[:-1]), torch.randn(1, sizes[0])
 
 
-def streamed(**options: object) -> Plan:
+def streamed(l1: str = "48k", **options: object) -> Plan:
     module, x = wide()
     captured = gradlet.capture(module, (x,), name="wide")
-    memories = {"L1": "48k"}
+    memories = {"L1": l1}
     return plan(
         training_graph(captured, Recipe()),
         load_target("pulp-open", sizes=memories),
@@ -151,6 +151,18 @@ def test_weights_that_lie_far_away_are_fetched_by_their_kernels() -> None:
     assert all(places[f"{layer}.weight"].level == "L2" for layer in (0, 2))
     back = next(call for call in made.calls if call.name == "2.weight.next")
     assert [launch.kernel.family for launch in back.launches] == ["back", "sgd"]
+
+
+@pytest.mark.parametrize("l1", ["20k", "24k", "32k", "64k", "96k", "128k", "192k", "256k"])
+def test_plans_for_more_and_less_memory_are_sound(l1: str) -> None:
+    """What finds a place in L1 is not fetched; smaller pieces are for less of it."""
+    made = streamed(l1)
+    places = made.buffer_of()
+    for call in made.calls:
+        for place in fetched_places(call):
+            assert places[call.operands[place]].level == "L2"
+    variants = {call.kernel.variant for call in made.calls}
+    assert ("stream_128" in variants) == (l1 in ("20k", "24k", "32k"))
 
 
 def near(made: Plan) -> Plan:

@@ -148,3 +148,25 @@ def test_a_complex_number_is_refused_in_one_message() -> None:
     module = Calls(lambda x, w: torch.view_as_real(torch.exp((x * w) * 1j)).sum(-1), (4,))
     with pytest.raises(GradletError, match=r"1j|complex"):
         gradlet.capture(module, (torch.randn(1, 6),))
+
+
+class Particular(nn.Module):
+    """It takes every `to` for one to a device, as a package of learned activations does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Particular:
+        assert "Module.to." not in str(fn)
+        super()._apply(fn, recurse)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out
+
+
+def test_a_module_that_knows_only_devices(tmp_path: Path) -> None:
+    gradlet.build(Particular(), tmp_path / "p", inputs=torch.randn(2, 6))
+    assert gradlet.verify(tmp_path / "p", steps=1).no_module == ""

@@ -23,6 +23,7 @@ from gradlet.oracle.scatter import QUICK
 from gradlet.oracle.tolerance import expect
 from gradlet.planner.planner import Options, Plan, ScheduleOverride, check_plan, plan
 from gradlet.planner.tile.table import kept_along
+from gradlet.planner.tiling import Tiling
 from gradlet.targets.target import load as load_target
 from gradlet.verifier.shipped import same_bits
 from tests.pulp.support import device_project
@@ -31,11 +32,11 @@ from tests.pulp.support import device_project
 class Block(nn.Module):
     """Two convolutions and a way around them, as in a ResNet; sizes that are no multiples."""
 
-    def __init__(self) -> None:
+    def __init__(self, bias: bool) -> None:
         super().__init__()
-        self.start = nn.Conv2d(3, 12, 3, padding=1)
-        self.one = nn.Conv2d(12, 12, 3, padding=1)
-        self.other = nn.Conv2d(12, 12, 3, padding=1)
+        self.start = nn.Conv2d(3, 12, 3, padding=1, bias=bias)
+        self.one = nn.Conv2d(12, 12, 3, padding=1, bias=bias)
+        self.other = nn.Conv2d(12, 12, 3, padding=1, bias=bias)
         self.last = nn.Linear(12, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,9 +46,9 @@ class Block(nn.Module):
 
 
 @cache
-def graph() -> Graph:
+def graph(bias: bool = True) -> Graph:
     torch.manual_seed(3)
-    captured = gradlet.capture(Block(), (torch.randn(1, 3, 19, 18),), name="block")
+    captured = gradlet.capture(Block(bias), (torch.randn(1, 3, 19, 18),), name="block")
     return training_graph(captured, Recipe(loss="cross_entropy", lr=0.05))
 
 
@@ -77,28 +78,72 @@ def test_any_cut(
 ) -> None:
     """The same bits on the device as on the host, every access checked."""
     axes, step = split
-    names = [c.name for c in planned("64k").calls if c.kernel.family == "conv2d"]
     turned = {"in_channels": "out_channels", "out_channels": "in_channels"}
     back = tuple((turned.get(name, name), size) for name, size in axes)
-    modes = {c.name: c.kernel.mode for c in planned("64k").calls}
+    own = in_tiles({"forward": axes, "input_grad": back}, variant, tmp_path)
+    assert step in {kept_along(tiling)[1] for tiling in own}
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        (("rows", 8),),
+        (("out_channels", 5), ("in_channels", 4)),
+        (("in_channels", 6), ("rows", 7), ("columns", 12)),
+    ],
+    ids=["rows", "channels", "all"],
+)
+@pytest.mark.parametrize("variant", ["winograd_2", "winograd_4"])
+def test_any_cut_of_weights(
+    variant: str, split: tuple[tuple[str, int], ...], tmp_path: Path
+) -> None:
+    """Gradients of weights and, beside them, of biases."""
+    in_tiles({"weight_grad": split}, variant, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("split", "step"),
+    [
+        ((("in_channels", 6), ("out_channels", 5)), 2),
+        ((("out_channels", 5), ("in_channels", 6)), 3),
+        ((("out_channels", 6), ("in_channels", 5)), 0),
+    ],
+    ids=["map", "gradient", "neither"],
+)
+def test_what_gradients_of_weights_keep(
+    split: tuple[tuple[str, int], ...], step: int, tmp_path: Path
+) -> None:
+    """Without a bias, nothing is beside them."""
+    own = in_tiles({"weight_grad": split}, "winograd_4", tmp_path, graph(bias=False))
+    assert step in {kept_along(tiling)[1] for tiling in own}
+
+
+def in_tiles(
+    splits: dict[str, tuple[tuple[str, int], ...]],
+    variant: str,
+    folder: Path,
+    trained: Graph | None = None,
+) -> list[Tiling]:
+    """Runs a plan with tiles of these sizes, by the mode of the kernel."""
+    modes = {c.name: c.kernel.mode for c in planned("64k").calls if c.kernel.family == "conv2d"}
     overrides = {
-        name: ScheduleOverride(axes if modes[name] == "forward" else back, True, variant)
-        for name in names
-        if modes[name] != "weight_grad"
+        name: ScheduleOverride(splits[mode], True, variant)
+        for name, mode in modes.items()
+        if mode in splits
     }
     options = Options(overrides=overrides)
-    project = device_project(graph(), tmp_path / "p", options=options, L1="64k")
-    cuts = {name: override.split for name, override in overrides.items()}
+    project = device_project(trained or graph(), folder / "p", options=options, L1="64k")
     own = [
         call.tiling
         for call in project.plan.calls
         if call.tiling
-        and cuts.get(call.name) == tuple((axis.name, axis.tile) for axis in call.tiling.axes)
+        and call.kernel.variant == variant
+        and splits.get(call.kernel.mode) == tuple((a.name, a.tile) for a in call.tiling.axes)
     ]
     assert own, "no call is cut so"
-    assert step in {kept_along(tiling)[1] for tiling in own}
     device = sim.run(project, watch=True, states=True, sanitize=True)
     assert same_bits(device, host.run(project, watch=True, states=True))
+    return own
 
 
 @pytest.mark.parametrize("l1", ["64k", "256k"])

@@ -95,7 +95,8 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
     params = dict(variant.params)
     kernel, stride = params.get("kernel", 0), params.get("stride", 1)
     edge, dilation = params.get("edge", 0), params.get("dilation", 1)
-    windows = (1, 2, 3, 5) if variant.generator == "conv.weight_pair" else (kernel,)
+    others = {"conv.weight_pair": (1, 2, 3, 5), "conv.weight_pixels": (3,)}
+    windows = others.get(variant.generator, (kernel,))
     while True:
         kernel = pick(*windows)
         groups = pick(1, 1, 1, 2, 3)
@@ -137,6 +138,9 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             of_group = pick(4, 8, 24)
         if mode.endswith(PAIRED) and not variant.generator.startswith("depthwise"):
             groups, of_group = 1, 2 * of_group
+        if variant.generator == "conv.weight_pixels":
+            window, step, spread = (3, 3), (1, 1), (1, 1)
+            sides = tuple(pick(0, 1, 1) for _ in range(4))
         layer = drawn(pick, (groups, of_group, made), size, window, step, spread, sides)
         if layer and catalogue.fits(variant, layer.sizes):
             yield layer

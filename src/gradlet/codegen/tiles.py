@@ -96,9 +96,9 @@ def arguments(
 
 
 def beside(kernel: catalogue.Kernel) -> str:
-    """C: when a launch beside this one runs in a tile, with its last step."""
-    last = traits.steps(kernel) - 1
-    return f"if (!f->skips && step == {last}) " if last else "if (!f->skips) "
+    """C: when a launch beside this one runs in a tile: with its first step, as what that alone
+    reads is gone behind it."""
+    return "if (!f->skips && step == 0) " if traits.steps(kernel) > 1 else "if (!f->skips) "
 
 
 def tile_step(kernel: catalogue.Kernel) -> str:

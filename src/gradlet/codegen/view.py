@@ -293,8 +293,7 @@ def _phases(
         }
         phases += [[own]] if launch.barrier else []
         if not launch.barrier:
-            last = phases[-1][0]["repeat"] - 1
-            own["when"] = f"if (step == {last}) " if last else ""
+            own["when"] = "if (step == 0) " if phases[-1][0]["repeat"] > 1 else ""
             phases[-1].append(own)
     return phases
 

@@ -33,7 +33,7 @@ from gradlet.frontends.recording_types import (
     round_as_stored,
     skipped_steps,
 )
-from gradlet.frontends.torch.check import copied, plain_attention, same_epsilon
+from gradlet.frontends.torch.check import copied, in_type, plain_attention, same_epsilon
 from gradlet.frontends.user_code import noticed_exits
 from gradlet.ir.graph import Array, Graph
 from gradlet.ir.recipe import Loss, Recipe
@@ -169,7 +169,7 @@ class _Recorder:
         self.graph, self.recipe, self.calling = graph, recipe, calling
         self.origins = origins
         self.dtype, self.single = (torch.float64 if double else torch.float32), not double
-        self.module = copied(module).to(self.dtype).cpu()
+        self.module = in_type(copied(module), self.dtype).cpu()
         same_epsilon(self.module)
         every = dict(self.module.named_parameters(remove_duplicate=False))
         first = {id(p): path for path, p in self.module.named_parameters()}

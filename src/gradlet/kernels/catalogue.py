@@ -318,6 +318,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
     entry, variant, access = families()[kernel.family], variant_of(kernel), _access(kernel)
     mode = entry.modes[kernel.mode]
     template = templates().get_template(variant.template.format(mode=kernel.mode))
+    own = [p for p in _parameters(kernel, prefix)[1:] if not p.endswith(("scratch", " step"))]
     text = template.render(
         T=kernel.element.c,
         mode=kernel.mode,
@@ -328,7 +329,7 @@ def render(kernel: Kernel, prefix: str = "gl") -> str:
         load=access.load,
         store=access.store,
         as_stored=kernel.element.store.format,
-        block_params=", ".join(p for p in _parameters(kernel, prefix)[1:] if "scratch" not in p),
+        block_params=", ".join(own),
         block_args=", ".join(_argument_names(kernel)),
         widths=_ladder(dict(variant.params).get("columns", 1)),
         **dict(variant.params),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from gradlet.kernels.catalogue import Kernel
 from gradlet.planner.launch import Launch
@@ -37,16 +38,28 @@ def entries(call: Call) -> Iterator[Entry]:
     """All entries of one call."""
     tiling = call.tiling
     if tiling is None:
-        for launch in call.whole:
-            yield from (Entry(launch) for _ in range(launch.repeat))
+        for launch, _ in _steps(call.whole):
+            yield Entry(launch)
         return
     for placements, index in _tiles(tiling):
-        first = True
-        for launch in tiling.launches:
-            if tiling.runs(launch, index):
-                for _ in range(launch.repeat):
-                    yield Entry(launch, placements, first)
-                    first = False
+        running = [launch for launch in tiling.launches if tiling.runs(launch, index)]
+        for launch, number in _steps(running):
+            yield Entry(launch, placements, number == 0)
+
+
+def _steps(launches: Sequence[Launch]) -> Iterator[tuple[Launch, int]]:
+    """Each as often as it runs, and how many came before; what is fused beside one goes with its
+    first step."""
+    number = 0
+    for place, launch in enumerate(launches):
+        behind = launches[place + 1 :]
+        for step in range(launch.repeat if launch.barrier or not place else 0):
+            own = [launch]
+            if step == 0:
+                own += takewhile(lambda other: not other.barrier, behind)
+            for entered in own:
+                yield entered, number
+                number += 1
 
 
 def _tiles(tiling: Tiling) -> Iterator[tuple[tuple[Placement | None, ...], tuple[int, ...]]]:

@@ -11,7 +11,6 @@ from gradlet.ir.builder import GraphBuilder
 from gradlet.ir.elements import ELEMENTS, F32
 from gradlet.ir.graph import Attrs, Node, Site, Tensor
 from gradlet.kernels.catalogue import families
-from gradlet.kernels.family import Mode, Operand
 from gradlet.ops import OPS
 from gradlet.ops.cast import name_of
 
@@ -30,35 +29,24 @@ def operand_types(op: str, attrs: Attrs, ins: Sequence[Tensor], dtype: str) -> l
     if OPS[op].view:
         return kinds
     outs = tuple(Tensor(f"{index}", *shape_and_type) for index, shape_and_type in enumerate(made))
-    mode = _portable(Site(Node("", op, (), (), attrs), typed, outs), dtype)
-    if mode is None:
+    lowering = OPS[op].lower(Site(Node("", op, (), (), attrs), typed, outs))
+    mode = families()[lowering.family].modes[lowering.mode]
+    if not _portable(lowering.family, mode.name, dtype):
         return None
-    results = zip(mode.outputs, outs, strict=False)
-    if any(t.element.is_float and (o.dtype or dtype) != t.dtype for o, t in results):
-        return None
-    return [
-        _operand_type(operand, tensor, dtype)
-        for operand, tensor in zip(mode.inputs, ins, strict=False)
-    ]
+    for operand, tensor in zip(mode.outputs, outs, strict=False):
+        if (operand.dtype or dtype) != tensor.dtype and tensor.element.is_float:
+            return None
+    for index, operand in enumerate(mode.inputs[: len(kinds)]):
+        if typed[index].element.is_float:
+            stays = operand.group and ins[index].dtype == ELEMENTS[dtype].sums.name
+            kinds[index] = operand.dtype or (ins[index].dtype if stays else dtype)
+    return kinds
 
 
-def _operand_type(operand: Operand, tensor: Tensor, dtype: str) -> str:
-    """What a kernel of this type takes in place of a tensor. One of a group may stay wide."""
-    if not tensor.element.is_float:
-        return tensor.dtype
-    stays = operand.group and tensor.dtype == ELEMENTS[dtype].sums.name
-    return operand.dtype or (tensor.dtype if stays else dtype)
-
-
-def _portable(site: Site, dtype: str) -> Mode | None:
-    """What computes a node in portable C with numbers of this type, if anything does."""
-    lowering = OPS[site.node.op].lower(site)
-    family = families()[lowering.family]
-    mode = family.modes[lowering.mode]
-    able = (v for v in family.variants if not v.modes or mode.name in v.modes)
-    if any(variant.isa == "c" and variant.takes(ELEMENTS[dtype]) for variant in able):
-        return mode
-    return None
+def _portable(family: str, mode: str, dtype: str) -> bool:
+    """Whether there is a kernel in C for this element type."""
+    able = (v for v in families()[family].variants if not v.modes or mode in v.modes)
+    return any(variant.isa == "c" and variant.takes(ELEMENTS[dtype]) for variant in able)
 
 
 class Casts:

@@ -99,6 +99,13 @@ def copied(module: Any) -> Any:
         ) from None
 
 
+def in_type(module: Any, dtype: Any) -> Any:
+    """By the method of that name: some packages take any other `to` for one to a device."""
+    methods = {"torch.float64": "double", "torch.float32": "float"}
+    name = methods.get(str(dtype))
+    return getattr(module, name)() if name else module.to(dtype)
+
+
 def same_epsilon(module: Any) -> None:
     """In double precision what it is in single, where the default depends on the dtype."""
     torch = require_torch()
@@ -136,7 +143,7 @@ def _passes(
 ) -> list[Any]:
     """The results of a pass, which those of a second one have to be as well."""
     torch = require_torch()
-    module = copied(module).float().to(dtype).cpu()  # the weights are taken over as float32
+    module = in_type(copied(module).float(), dtype).cpu()  # the weights are taken over as float32
     same_epsilon(module)
     for part in module.modules():
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):

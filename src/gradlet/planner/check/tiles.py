@@ -208,6 +208,8 @@ class TileReplay(Moves):
             if not view.released:
                 continue
             for launch in self.tiling.launches:
+                if not launch.barrier:  # beside the first step
+                    continue
                 first = len(operands(launch.kernel)[0])
                 own = {launch.operands[first + number] for number in released(launch.kernel)}
                 if position in set(launch.operands) - own:

@@ -252,11 +252,14 @@ def _in_place(schedule: Schedule, tensors: set[str]) -> Schedule:
     tiling = schedule.tiling
     for tensor in sorted(tensors):
         tiling = tiling.used_in_place(tensor) if tiling else None
-    return _plain(replace(schedule, tiling=tiling))
+    changed = replace(schedule, tiling=tiling)
+    fetches = tiling is not None and any(w and w.fetched for w in tiling.views)
+    return changed if fetches else _plain(changed)
 
 
 def _plain(schedule: Schedule) -> Schedule:
-    """Where there is nothing to copy but what the kernel fetches itself, it is a plain call."""
+    """Where there is nothing to copy but what the kernel fetches itself, it is a plain call. What
+    that is has to stay where it is: nothing may be moved to L1 any more."""
     tiling = schedule.tiling
     if tiling and tiling.count == 1 and not any(w and w.buffer for w in tiling.views):
         return replace(schedule, tiling=None)

@@ -199,6 +199,8 @@ def kept_along(tiling: Tiling) -> tuple[Sequence[int], int]:
     step that it is told along these. What is kept must stay where it is in the scratch, whatever
     else is there: tiles along these axes are of one class."""
     first, count = tiling.launches[0], len(tiling.axes)
+    if not all(launch.barrier for launch in tiling.launches):
+        return (), 0  # the predicate is that of what is fused beside
     for number, step in kept(first.kernel).items():
         place = first.operands[number]
         view = None if place is None else tiling.views[place]

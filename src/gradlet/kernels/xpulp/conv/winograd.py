@@ -9,14 +9,14 @@ the transforms of weights and of sums are C.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradlet.kernels.xpulp.conv.winograd_lines import ORDERS, REGISTERS, RUN, Lines, bits
 from gradlet.kernels.xpulp.conv.winograd_model import CHANNELS, ROWS, TAPS
 from gradlet.kernels.xpulp.conv.winograd_model import cost as cost
 from gradlet.kernels.xpulp.conv.winograd_model import growth as growth
-from gradlet.kernels.xpulp.isa.asm import SAVED, Asm
+from gradlet.kernels.xpulp.isa.asm import Asm
 
 FIELDS = (
     *("x", "w", "channels", "x_channel", "x_phase", "y0", "y1", "y_line", "b0", "b1"),
@@ -25,13 +25,8 @@ FIELDS = (
 """Of the struct that a block is called with, a word each; behind them is room for sums."""
 X, W, STEP, KEPT, *INPUTS = tuple(f"a{i}" for i in range(6))
 STARTS = ("a6", "a7")
-REGISTERS = ("ra", "gp", "tp", *(f"t{i}" for i in range(7)), *SAVED)
-RUN = "sp"
 ROOM = 4 * CHANNELS * ROWS
 """Bytes of the sums of a phase."""
-ORDERS = {2: (1, 2, 0, 3), 4: (1, 2, 3, 4, 0, 5)}
-"""In which phases lie in memory and are summed up, by the number of outputs: first the one that all
-outputs have a part of, so that its sums can begin with the bias."""
 
 
 def generate(mode: str, epilogue: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,132 +213,3 @@ class Block:
             self.asm.lw_post(register, X, STEP)
         else:
             self.asm.lw(register, X, 4 * (row - last))
-
-
-def bits(number: float) -> int:
-    """Of a number in single precision."""
-    return int.from_bytes(struct.pack("<f", number), "little")
-
-
-LINE_FIELDS = ("x", "to", "lines", "width", "tiles", "tile", "left", "phase", "caller", "sp")
-
-
-class Lines:
-    """One function: the transform of some lines of a map. A tile begins with the last two columns
-    of the one before; of the last one so many columns are missing, and zero."""
-
-    def __init__(self, outputs: int, missing: int) -> None:
-        self.outputs, self.missing = outputs, missing
-        self.phases = outputs + TAPS - 1
-        self.name = f"lines_{missing}"
-        self.asm = Asm(self.name)
-        pool = iter((*(f"a{i}" for i in range(8)), *REGISTERS))
-        self.x, self.line, self.width, self.left, self.tiles, self.tile, self.back = (
-            next(pool) for _ in range(7)
-        )
-        self.to = [next(pool) for _ in range(self.phases)]
-        self.columns = [next(pool) for _ in range(self.phases)]
-        self.made = [next(pool) for _ in range(4)]
-        self.two, self.four, self.five = (next(pool) for _ in range(3))
-
-    def function(self) -> str:
-        asm = self.asm
-        asm.compressed(True)
-        asm.enter(4 * LINE_FIELDS.index("caller"))
-        lines = self.made[0]
-        self._begin(lines)
-        first, second = self.columns[:2]
-        with asm.loop(1, lines):
-            asm.mv(self.x, self.line)
-            asm.mv(first, "zero")
-            asm.mv(second, "zero")
-            asm.branch("bnez", self.left, to="second")
-            asm.lw_post(first, self.x, 4)
-            asm.label("second")
-            asm.beq_imm(self.left, 2, to="begun")
-            asm.lw_post(second, self.x, 4)
-            asm.label("begun")
-            if self.missing:
-                asm.branch("beqz", self.tiles, to="last")
-            with asm.loop(0, self.tiles):
-                self._tile(0)
-                for at, register in enumerate(self.columns[:2]):
-                    asm.mv(register, self.columns[self.outputs + at])
-            asm.label("last")
-            if self.missing:
-                self._tile(self.missing)
-            for pointer in self.to:
-                asm("add", pointer, pointer, self.back)
-            asm("add", self.line, self.line, self.width)
-        asm.leave(4 * LINE_FIELDS.index("caller"))
-        asm.compressed(False)
-        return asm.function("struct lines *run")
-
-    def _get(self, register: str, field: str) -> None:
-        self.asm.lw(register, RUN, 4 * LINE_FIELDS.index(field))
-
-    def _begin(self, lines: str) -> None:
-        asm = self.asm
-        for register, field in (
-            *((self.line, "x"), (self.width, "width"), (self.left, "left"), (self.tile, "tile")),
-            *((self.tiles, "tiles"), (self.to[0], "to"), (lines, "lines")),
-        ):
-            self._get(register, field)
-        phase = self.made[1]
-        self._get(phase, "phase")
-        for before, pointer in zip(self.to, self.to[1:], strict=False):
-            asm("add", pointer, before, phase)
-        asm("mul", self.back, self.tiles, self.tile)
-        asm("addi", self.back, self.back, -4)
-        asm("sub", self.back, "zero", self.back)
-        if self.missing:
-            asm("addi", self.tiles, self.tiles, -1)
-        for register, number in ((self.two, 2.0), (self.four, 4.0), (self.five, 5.0)):
-            asm.li(register, bits(number))
-
-    def _tile(self, missing: int) -> None:
-        asm, known = self.asm, self.phases - missing
-        for register in self.columns[2:known]:
-            asm.lw_post(register, self.x, 4)
-        if known <= 3:
-            asm("nop")  # what was loaded last is used at once
-        d = [*self.columns[:known], *["zero"] * missing]
-        if self.outputs == 2:
-            self._two(d)
-        else:
-            self._four(d)
-
-    def _place(self, phase: int) -> str:
-        return self.to[ORDERS[self.outputs].index(phase)]
-
-    def _two(self, d: list[str]) -> None:
-        asm, made = self.asm, self.made
-        asm("fsub.s", made[0], d[0], d[2])
-        asm("fadd.s", made[1], d[1], d[2])
-        asm("fsub.s", made[2], d[2], d[1])
-        asm("fsub.s", made[3], d[3], d[1])
-        for phase, register in enumerate(made):
-            asm.sw_post(register, self._place(phase), self.tile)
-
-    def _four(self, d: list[str]) -> None:
-        asm, (one, other, even, odd) = self.asm, self.made
-
-        def put(*phases: int) -> None:
-            for phase, register in zip(phases, (one, other), strict=True):
-                asm.sw_post(register, self._place(phase), self.tile)
-
-        asm("fnmsub.s", even, d[2], self.four, d[4])
-        asm("fnmsub.s", odd, d[1], self.four, d[3])
-        asm("fadd.s", one, even, odd)
-        asm("fsub.s", other, even, odd)
-        put(1, 2)
-        asm("fsub.s", even, d[4], d[2])
-        asm("fsub.s", odd, d[3], d[1])
-        asm("fmadd.s", one, odd, self.two, even)
-        asm("fnmsub.s", other, odd, self.two, even)
-        put(3, 4)
-        asm("fnmsub.s", one, d[2], self.five, d[4])
-        asm("fnmsub.s", other, d[3], self.five, d[5])
-        asm("fmadd.s", one, d[0], self.four, one)
-        asm("fmadd.s", other, d[1], self.four, other)
-        put(0, 5)

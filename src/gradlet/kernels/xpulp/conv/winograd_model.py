@@ -69,3 +69,18 @@ def cost(
     products = -(-units * blocks // cores) * each + out * blocks / cores
     instructions = weights + lines + products
     return float(constants.winograd_start + constants.winograd_instruction * instructions)
+
+
+def weight_cost(
+    mode: str, sizes: Mapping[str, Any], cores: int, params: Mapping[str, Any], constants: Cost
+) -> float:
+    """The same of the gradient of the weights."""
+    given, made, height = (sizes[name] for name in ("in_channels", "out_channels", "out_h"))
+    outputs = params["outputs"]
+    phases, tiles = outputs + TAPS - 1, -(-sizes["out_w"] // outputs)
+    line = LINE + tiles * 4 * phases
+    lines = (-(-given * (height + 2) // cores) + -(-made * height // cores)) * line
+    pairs = -(-given // CHANNELS) * -(-made // CHANNELS)
+    each = phases * (tiles * (16 * height + 8) + 40) + 450
+    instructions = lines + -(-pairs // cores) * each
+    return float(constants.winograd_start + constants.winograd_instruction * instructions)
