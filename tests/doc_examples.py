@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, source
 from gradlet.ops import ONNX, OPS, TORCH
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -39,7 +39,7 @@ def added(page: str, folder: Path) -> Iterator[dict[str, Any]]:
     rows: dict[str, Any] = {}
     try:
         catalogue.FAMILIES = folder
-        catalogue.forget()
+        source.forget()
         for path, text in files.items():
             if path.startswith("ops/"):
                 exec(compile(text, path, "exec"), {"__name__": Path(path).stem})
@@ -48,7 +48,7 @@ def added(page: str, folder: Path) -> Iterator[dict[str, Any]]:
         yield rows
     finally:
         catalogue.FAMILIES = families
-        catalogue.forget()
+        source.forget()
         for table, names in zip(tables, known, strict=True):
             for name in set(table) - names:
                 del table[name]

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradlet.kernels import catalogue
 from gradlet.kernels import lab as bench
+from gradlet.kernels import source
 from gradlet.kernels.catalogue import Kernel
 from gradlet.targets import target
 
@@ -143,12 +143,12 @@ def test_bad_use_is_one_message_and_status_2(case: str) -> None:
 def test_wrong_values_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Assembler and a C reference that forgets the last term do not have the same bits."""
     case = bench.gemm(5, 6, 7)
-    good = catalogue.render
+    good = source.render
 
     def forgetful(kernel: Kernel, prefix: str = "gl") -> str:
         return good(kernel, prefix).replace("p < k", "p < k - 1")
 
-    monkeypatch.setattr(catalogue, "render", forgetful)
+    monkeypatch.setattr(source, "render", forgetful)
     report = bench.measure(case, target.load("pulp-open"), alignments=1)
     unlike = [row.kernel for row in report.rows if not row.same_bits]
     assert unlike

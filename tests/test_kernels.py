@@ -18,7 +18,7 @@ import pytest
 
 from gradlet.ir.elements import ELEMENTS, F32, Element
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue, traits
+from gradlet.kernels import catalogue, source, traits
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.family import Operand
 from gradlet.ops import OPS
@@ -60,7 +60,7 @@ def library(asked: list[Kernel], tmp_path_factory: pytest.TempPathFactory) -> Ca
         for kernel in asked:
             if kernel.family == family:
                 sources.append(folder / f"{kernel.name}.c")
-                sources[-1].write_text(catalogue.render(kernel))
+                sources[-1].write_text(source.render(kernel))
         return compiler.build_library(
             sources, folder / "all.so", include=[folder, *includes("host")], sanitize=True
         )
@@ -135,7 +135,7 @@ def _in_memory(
 ) -> list[Array | None]:
     """Operands as their elements lie there."""
     pairs = zip(formal, values, strict=True)
-    return [None if v is None else catalogue.element_of(kernel, o).stored(v) for o, v in pairs]
+    return [None if v is None else source.element_of(kernel, o).stored(v) for o, v in pairs]
 
 
 def _unwritten(value: Array) -> Array:
@@ -156,7 +156,7 @@ def weights(kernel: Kernel, job: Job) -> list[Array]:
 
 def elements_of(kernel: Kernel) -> list[Element]:
     """Of what a fused update replaces."""
-    return [catalogue.element_of(kernel, made) for made in catalogue.operands(kernel)[0]]
+    return [source.element_of(kernel, made) for made in catalogue.operands(kernel)[0]]
 
 
 def expected_of(kernel: Kernel, job: Job) -> list[tuple[Array, Array]]:
@@ -212,7 +212,7 @@ def outcomes(
             formal, _ = catalogue.operands(kernel)
             for job, plan in own:
                 pairs = zip(formal, next(results), strict=False)
-                values = [catalogue.element_of(kernel, o).loaded(value) for o, value in pairs]
+                values = [source.element_of(kernel, o).loaded(value) for o, value in pairs]
                 known.setdefault(kernel, []).append((job, plan, values))
 
     def of(kernel: Kernel) -> list[Called]:
@@ -322,7 +322,7 @@ def test_every_kernel_compiles_without_a_warning(tool: Any, tmp_path: Path) -> N
     sources = []
     for kernel in ALL:
         sources.append(tmp_path / f"{kernel.name}.c")
-        sources[-1].write_text(catalogue.render(kernel))
+        sources[-1].write_text(source.render(kernel))
     compiler.build_library(
         sources, tmp_path / "all.so", include=[tmp_path, *includes("host")], compiler=tool
     )

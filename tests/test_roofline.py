@@ -15,7 +15,8 @@ from gradlet.api import training_graph
 from gradlet.engines.costs import run_json
 from gradlet.engines.roofline import Bound, bound
 from gradlet.ir.recipe import Recipe
-from gradlet.kernels.catalogue import Kernel, render
+from gradlet.kernels.catalogue import Kernel
+from gradlet.kernels.source import render
 from gradlet.kernels.xpulp.isa.issue import instructions_per_mac, macs_of
 from gradlet.ops import OPS
 from gradlet.planner.planner import Options, Plan, plan

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, source
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.xpulp.isa.arithmetic import EXPONENT, ROOT_SEED, SEED
 from gradlet.ops import OPS
@@ -33,7 +33,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("parts")
     texts = {name: f"{text}f" for name, text in EXPONENT.items()}
     source = '#include "gl.h"\n' + "".join(
-        catalogue.templates().get_template(name).render(seed=SEED, root_seed=ROOT_SEED, **texts)
+        source.templates().get_template(name).render(seed=SEED, root_seed=ROOT_SEED, **texts)
         for name in ("newton.j2", "exp_below.j2")
     )
     source += "".join(map(MANY.format, ("inverse", "root_inverse", "exp_below")))

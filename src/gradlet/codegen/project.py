@@ -21,7 +21,7 @@ from gradlet.codegen.names import literal
 from gradlet.codegen.stored import PLAN, blob_name, restored, stored
 from gradlet.codegen.view import node_op, parameter_count, view_of
 from gradlet.errors import GradletError
-from gradlet.kernels import catalogue
+from gradlet.kernels import source
 from gradlet.kernels.catalogue import Kernel
 from gradlet.oracle import recording as recorded
 from gradlet.oracle.recording import Recording
@@ -159,12 +159,12 @@ def _sources(plan: Plan, view: Mapping[str, Any]) -> dict[str, str]:
         "weights.c": render("weights.c", view),
         "main.c": render("main.c", view),
         "golden.h": render("golden.h", view),
-        f"{prefix}_kernels.h": catalogue.header(used, prefix),
+        f"{prefix}_kernels.h": source.header(used, prefix),
         **{name: (FOLDER / name).read_text() for name in HEADERS},
         **({"gl_tiles.h": (FOLDER / "gl_tiles.h").read_text()} if plan.tilings else {}),
         **{name: (FOLDER / name).read_text() for name in view["element_headers"]},
         **_port_files(plan.target.port, view),
-        **{f"kernels/{k.symbol(prefix)}.c": catalogue.render(k, prefix) for k in used},
+        **{f"kernels/{k.symbol(prefix)}.c": source.render(k, prefix) for k in used},
     }
 
 

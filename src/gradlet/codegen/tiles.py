@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gradlet.codegen.names import size_text
-from gradlet.kernels import catalogue, traits
+from gradlet.kernels import catalogue, source, traits
 from gradlet.planner.launch import Launch, Ref
 from gradlet.planner.model import Call, Plan
 from gradlet.planner.parts import followers
@@ -80,7 +80,7 @@ def _initial(launches: Sequence[Launch]) -> list[str]:
 
 
 def sizes_type(plan: Plan, launch: Launch) -> str:
-    return catalogue.sizes_type(launch.kernel.family, plan.prefix)
+    return source.sizes_type(launch.kernel.family, plan.prefix)
 
 
 def arguments(

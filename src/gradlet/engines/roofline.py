@@ -13,7 +13,8 @@ from functools import cache
 from math import prod
 
 from gradlet.ir.elements import F32
-from gradlet.kernels.catalogue import Kernel, candidates, render, variant_of
+from gradlet.kernels.catalogue import Kernel, candidates, variant_of
+from gradlet.kernels.source import render
 from gradlet.kernels.xpulp.isa.issue import instructions_per_mac
 from gradlet.ops import OPS
 from gradlet.planner.model import Call, Plan, fetched_places

@@ -10,7 +10,7 @@ from pathlib import Path
 from gradlet.codegen.golden import golden_bytes, golden_level, made_up
 from gradlet.codegen.project import Project, source_files, used_kernels
 from gradlet.engines.device import GOLDEN, link_program, stack_bytes
-from gradlet.kernels import catalogue
+from gradlet.kernels import source
 from gradlet.kernels.catalogue import Kernel
 from gradlet.planner.model import Plan
 from gradlet.runtime import FOLDER, headers, port_file
@@ -146,9 +146,9 @@ def _keep(project: Project, elf: Path) -> None:
 def _keys(plan: Plan, used: Sequence[Kernel]) -> list[str]:
     """Of what kernels take: all that goes into their objects."""
     target, compiler = plan.target, zig()
-    shared = ["gl.h", *catalogue.element_headers(used)]
+    shared = ["gl.h", *source.element_headers(used)]
     files = [FOLDER / name for name in shared]
     files += [port_file(target.port, name) for name in headers(target.port)]
     around = [*target.flags, version(compiler) if compiler else "", *(f.read_text() for f in files)]
-    texts = (catalogue.render(kernel, plan.prefix) for kernel in used)
+    texts = (source.render(kernel, plan.prefix) for kernel in used)
     return [key_of("footprint", text, around) for text in texts]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-from gradlet.kernels import catalogue
+from gradlet.kernels import source
 from gradlet.kernels.catalogue import Kernel
 from gradlet.planner.tiling import Tiling
 from gradlet.runtime import FOLDER, TILE_RUNNER, headers, port_file
@@ -54,7 +54,7 @@ def _nameless(tiling: Tiling) -> Tiling:
 
 @cache
 def _source(kernel: Kernel) -> str:
-    return key_of(catalogue.render(kernel, PREFIX))
+    return key_of(source.render(kernel, PREFIX))
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gradlet.codegen.tiles import beside, tile_step
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, source
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.program import link_script, port_header, with_stacks
 from gradlet.planner.tile.layout import held
@@ -50,7 +50,7 @@ class Function:
         for kernel, operands in self.launches:
             when = beside(self.launches[0][0]) if calls else ""
             calls.append(f"{when}{_call(kernel, operands, sizes)}")
-            before = catalogue.sizes_type(kernel.family, PREFIX)
+            before = source.sizes_type(kernel.family, PREFIX)
             sizes = f"(const void *)((const {before} *){sizes} + 1)"
         return (
             f"void {self.name}(gl_core me, const gl_frame *f, int32_t step);\n"
@@ -103,11 +103,11 @@ def _build(given: Sequence[Function], target: Target) -> bytes:
         calls = folder / "functions.c"
         start = f'#include "gl_tiles.h"\n#include "kernels.h"\n\n{held()}\n'
         calls.write_text(start + "\n".join(texts))
-        (folder / "kernels.h").write_text(catalogue.header(used, PREFIX))
+        (folder / "kernels.h").write_text(source.header(used, PREFIX))
         sources = []
         for kernel in used:
             sources.append(folder / f"{kernel.symbol(PREFIX)}.c")
-            sources[-1].write_text(catalogue.render(kernel, PREFIX))
+            sources[-1].write_text(source.render(kernel, PREFIX))
         changing = [port_file(target.port, n) for n in (TILE_RUNNER, *startup(target.port))]
         defines = [
             f"GL_CORES={target.cores}",

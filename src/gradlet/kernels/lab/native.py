@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradlet.ir.graph import Array
-from gradlet.kernels import catalogue
+from gradlet.kernels import catalogue, source
 from gradlet.kernels.catalogue import Kernel
 from gradlet.kernels.lab.runner import size_words
 from gradlet.ops.base import Size
@@ -29,7 +29,7 @@ class NativeReference:
         sources = []
         for kernel in used:
             sources.append(folder / f"{kernel.name}.c")
-            sources[-1].write_text(catalogue.render(kernel))
+            sources[-1].write_text(source.render(kernel))
         library = compiler.build_library(sources, folder / "native.so", include=includes("host"))
         self.library, self.cores = ctypes.CDLL(str(library)), cores
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlet.errors import GradletError
-from gradlet.kernels import catalogue
+from gradlet.kernels import source
 from gradlet.kernels.catalogue import Kernel
 from gradlet.runtime import FOLDER, KERNEL_RUNNER, has, includes, port_file, startup
 from gradlet.stack_use import reserved_for, stack_need
@@ -66,7 +66,7 @@ def _program(used: Sequence[Kernel], target: Target, shift: int) -> bytes:
         sources = []
         for kernel in used:
             sources.append(folder / f"{kernel.name}.c")
-            sources[-1].write_text(_shifted(catalogue.render(kernel), shift))
+            sources[-1].write_text(_shifted(source.render(kernel), shift))
         changing = [port_file(target.port, n) for n in (KERNEL_RUNNER, *startup(target.port))]
         defines = [f"GL_CORES={target.cores}"]
         elf = build_program(
