@@ -109,8 +109,8 @@ def plan(
 def _draft(
     graph: Graph, target: Target, prefix: str, options: Options, *, tiles: bool = False
 ) -> _Draft:
-    far = target if tiles else None
-    groups = ordered_groups(graph, target.isa, fuse=options.fuse, far=far)
+    backed = target if tiles else None
+    groups = ordered_groups(graph, target.isa, fuse=options.fuse, backed=backed)
     computing = [group for group in groups if not OPS[group.nodes[0].op].view]
     asked = {name: override.variant for name, override in options.overrides.items()}
     lower = Lowerer(graph, target, options.variants or {}, asked)
@@ -147,7 +147,7 @@ def _plans(draft: _Draft, options: Options) -> Iterator[Plan]:
 
 
 def _for_tiles(draft: _Draft, options: Options) -> _Draft:
-    """Without the calls that cannot run where their operands are far away."""
+    """Without the calls that cannot run on operands in backing memory."""
     used = {group.fusion for group in draft.groups if group.fusion}
     if all(RULES[fusion].tiles and RULES[fusion].cut for fusion in used):
         return draft

@@ -18,17 +18,17 @@ from gradlet.targets.target import Target
 
 
 def ordered_groups(
-    graph: Graph, isa: tuple[str, ...], *, fuse: bool = True, far: Target | None = None
+    graph: Graph, isa: tuple[str, ...], *, fuse: bool = True, backed: Target | None = None
 ) -> list[FusionGroup]:
     """All groups in an order that respects every dependence and keeps the peak low. isa: the
-    instruction sets of the cores. far: where operands lie far away in the memories of a target,
+    instruction sets of the cores. backed: where operands lie in the backing memory of a target,
     only fusions whose calls can run so there."""
-    rules = [rule for rule in RULES.values() if fuse and (rule.tiles or not far)]
+    rules = [rule for rule in RULES.values() if fuse and (rule.tiles or not backed)]
     matches = [
         group
         for rule in rules
         for group in rule.groups(graph, isa)
-        if far is None or rule.fits(graph, far, group)
+        if backed is None or rule.fits(graph, backed, group)
     ]
     while True:
         groups = _partition(graph, matches)

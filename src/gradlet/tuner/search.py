@@ -225,13 +225,13 @@ class Search:
         ratios: dict[object, list[float]] = {}
         for override, cycles in self.cycles.items():
             if cycles and override in self.estimated:
-                for kind in _likeness(override):
+                for kind in _classes_of(override):
                     ratios.setdefault(kind, []).append(cycles / self.estimated[override])
         off = {kind: median(found) for kind, found in ratios.items()}
         unknown = DOUBTED * median(off.values()) if off else 1.0
         return {
             override: self.estimated[override]
-            * next(filter(None, map(off.get, _likeness(override))), unknown)
+            * next(filter(None, map(off.get, _classes_of(override))), unknown)
             for override in overrides
         }
 
@@ -311,7 +311,7 @@ def _best_of_each_kind(ranked: Iterable[ScheduleOverride]) -> list[ScheduleOverr
     return found
 
 
-def _likeness(override: ScheduleOverride) -> tuple[object, object]:
+def _classes_of(override: ScheduleOverride) -> tuple[object, object]:
     """The kinds that it is of, the narrower first: kernel, buffers and the axes that are split."""
     way = (override.variant, override.double_buffered)
     return (*way, frozenset(name for name, _ in override.split)), way

@@ -3,8 +3,8 @@ update of the weights read every weight, so both are done while it is in a regis
 is what a ReLU has made, the gradient goes on through that as well: the input is at hand. The sum
 for the bias is a launch beside.
 
-Where the weights lie far away their kernel fetches and writes them back itself; other operands are
-copied as a whole."""
+Where the weights lie in backing memory their kernel fetches and writes them back itself; other
+operands are copied as a whole."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def back_kernels(
     isa: tuple[str, ...],
     *,
     masked: bool = False,
-    far: bool = False,
+    streaming: bool = False,
 ) -> list[Kernel]:
-    """far: with those that fetch the weights themselves."""
+    """streaming: with those that fetch the weights themselves."""
     mode = f"relu_{UPDATE}" if masked else UPDATE
     dtype = graph.tensors[product.outputs[0]].dtype
     sizes = back_sizes(graph, product)
-    return candidates(FAMILY, mode, "", sizes, isa, dtype, streamed=["w"] if far else ())
+    return candidates(FAMILY, mode, "", sizes, isa, dtype, streamed=["w"] if streaming else ())
 
 
 def groups(graph: Graph, isa: tuple[str, ...]) -> Iterator[FusionGroup]:
@@ -117,7 +117,7 @@ def fits(graph: Graph, target: Target, group: FusionGroup) -> bool:
     vectors = whole * (2 * sizes["n"] + 2 * sizes["k"])
     if vectors + whole * sizes["n"] * sizes["k"] <= room:
         return True
-    found = back_kernels(graph, product, target.isa, masked=masked, far=True)
+    found = back_kernels(graph, product, target.isa, masked=masked, streaming=True)
     needs = [scratch_bytes(kernel, sizes, target.cores) for kernel in found if streamed(kernel)]
     return bool(needs) and vectors + min(needs) <= room
 

@@ -157,7 +157,7 @@ def _no_kernel(site: Site, dtype: str) -> str:
 @dataclass(frozen=True)
 class Rule:
     """A fusion. groups: finds what matches, for cores with these instruction sets. call: the
-    launches of such a group. tiles: whether its calls can run where their operands are far away.
+    launches of such a group. tiles: whether its calls can run on operands in backing memory.
     cut: whether they run tile by tile then; others are a single tile, whose large operands their
     kernel fetches itself if one `fits` into so many bytes."""
 
