@@ -193,10 +193,15 @@ def fuses(
     isa: tuple[str, ...],
     dtype: str,
 ) -> bool:
-    """Whether the best kernel can do this in its store; to take another one is not worth it."""
-    best = candidates(family, mode, "", sizes, isa, dtype)[-1:]
-    able = candidates(family, mode, epilogue, sizes, isa, dtype)
-    return [kernel.variant for kernel in best] == [kernel.variant for kernel in able[-1:]] != []
+    """Whether a kernel of the best rank can do this in its store; a lower one is not worth it."""
+    best, able = (candidates(family, mode, e, sizes, isa, dtype)[-1:] for e in ("", epilogue))
+    return [_rank(kernel) for kernel in best] <= [_rank(kernel) for kernel in able] != []
+
+
+def _rank(kernel: Kernel) -> tuple[bool, int]:
+    """Assembler before C, then as the family's table says."""
+    variant = variant_of(kernel)
+    return variant.isa != "c", variant.rank
 
 
 def fits(variant: Variant, sizes: Mapping[str, Size]) -> bool:
