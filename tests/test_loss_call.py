@@ -89,7 +89,8 @@ def test_the_checker_finds(change: Callable[[Call], Call]) -> None:
 
 def test_the_way_back_goes_through_a_view_to_the_relu() -> None:
     (call,) = [call for call in planned(graph_of()).calls if call.fusion == LINEAR_BACKWARD]
-    assert call.nodes == ("d_reshape_0", "d_conv2d_0", "d_3.weight", "3.weight.next")
+    weight = ("d_3.weight", "3.weight.next")
+    assert call.nodes == ("d_reshape_0", "d_conv2d_0", *weight, "d_3.bias", "3.bias.next")
     assert call.kernel.mode == "relu_sgd"
 
 

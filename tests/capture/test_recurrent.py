@@ -97,14 +97,9 @@ def test_many_times_are_one_call(tmp_path: Path) -> None:
             plan(training_graph(captured, Recipe()), load_target("host")), tmp_path / str(times)
         )
         text = (project.folder / "net.c").read_text()
-        assert f"REPEAT({_index_of(project, 'gru')}, {times}, net_f32_gru_gru__ref(" in text
-        sizes.append((len(project.plan.calls), text.count("RUN(")))
+        assert f"STEPS({times}, net_f32_gru_gru__ref(" in text
+        sizes.append((len(project.plan.calls), text.count("PART("), text.count("STEPS(")))
     assert sizes[0] == sizes[1]
-
-
-def _index_of(project: Any, op: str) -> int:
-    nodes = {node.name: node.op for node in project.plan.graph.nodes}
-    return next(i for i, call in enumerate(project.plan.calls) if nodes[call.name] == op)
 
 
 def test_toml_layers(tmp_path: Path) -> None:

@@ -71,15 +71,15 @@ def test_a_transfer_that_leaves_its_map(tmp_path: Path) -> None:
     assert "(fetch+" in str(caught.value)
 
 
-def test_the_checker_wants_it_far_away() -> None:
+def test_the_checker_wants_it_in_backing_memory() -> None:
     good = plan(graph(), load_target("pulp-open", sizes={"L1": "40k"}), options=FETCHED)
     fetched = next(w for c in good.calls if c.tiling for w in c.tiling.views if w and w.fetched)
-    near = tuple(
-        replace(b, level="L1", region="near_arena") if fetched.tensor in b.tensors else b
+    moved = tuple(
+        replace(b, level="L1", region="l1_arena") if fetched.tensor in b.tensors else b
         for b in good.buffers
     )
-    with pytest.raises(GradletError, match="not far away"):
-        check_plan(replace(good, buffers=near))
+    with pytest.raises(GradletError, match="does not lie in backing memory"):
+        check_plan(replace(good, buffers=moved))
 
 
 def test_it_is_never_taken_where_all_data_are_near() -> None:

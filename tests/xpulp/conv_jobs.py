@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,9 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
     edge, dilation = params.get("edge", 0), params.get("dilation", 1)
     others = {"conv.weight_pair": (1, 2, 3, 5), "conv.weight_pixels": (3,)}
     windows = others.get(variant.generator, (kernel,))
-    while True:
+    found = 0
+    for tried in count():
+        assert tried < 1000 * (found + 1), f"no layer is drawn that {variant.name} takes"
         kernel = pick(*windows)
         groups = pick(1, 1, 1, 2, 3)
         of_group, made = pick(1, 2, 3, 5), pick(1, 2, 3, 4)
@@ -143,6 +146,7 @@ def layers(variant: Variant, mode: str, generator: np.random.Generator) -> Itera
             sides = tuple(pick(0, 1, 1) for _ in range(4))
         layer = drawn(pick, (groups, of_group, made), size, window, step, spread, sides)
         if layer and catalogue.fits(variant, layer.sizes):
+            found += 1
             yield layer
 
 
@@ -242,14 +246,14 @@ Source = Callable[[Variant, str, np.random.Generator], Iterator[Layer]]
 
 
 def run(
-    layers: Source, used: list[Kernel], count: int, cores: int, seed: int, folder: Path
+    layers: Source, used: list[Kernel], calls: int, cores: int, seed: int, folder: Path
 ) -> Counter[Kernel]:
     """So many calls, of each kernel in turn, with layers from where they come."""
     generator = np.random.default_rng(seed)
     sources = {k: layers(catalogue.variant_of(k), k.mode, generator) for k in used}
     natives, reached = NativeReference(used, folder, cores), Counter[Kernel]()
     with KernelRunner(used, cluster(cores), sanitize=True) as runner:
-        for index in range(count):
+        for index in range(calls):
             kernel = used[index % len(used)]
             check(job(kernel, next(sources[kernel]), generator), runner, natives)
             reached[kernel] += 1

@@ -31,13 +31,13 @@ void many_{0}(float *y, const float *x, int n)
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("parts")
-    texts = {name: f"{text}f" for name, text in EXPONENT.items()}
-    source = '#include "gl.h"\n' + "".join(
+    texts = {name: f"{value}f" for name, value in EXPONENT.items()}
+    text = '#include "gl.h"\n' + "".join(
         source.templates().get_template(name).render(seed=SEED, root_seed=ROOT_SEED, **texts)
         for name in ("newton.j2", "exp_below.j2")
     )
-    source += "".join(map(MANY.format, ("inverse", "root_inverse", "exp_below")))
-    (folder / "parts.c").write_text(source)
+    text += "".join(map(MANY.format, ("inverse", "root_inverse", "exp_below")))
+    (folder / "parts.c").write_text(text)
     path = compiler.build_library(
         [folder / "parts.c"], folder / "parts.so", include=includes("host")
     )

@@ -10,7 +10,7 @@ import pytest
 from gradlet.kernels import catalogue
 from tests.xpulp.conv_jobs import layers, run
 
-OTHERS = ("conv.direct", "conv.im2col", "conv.sliding")
+OTHERS = ("conv.direct", "conv.im2col", "conv.sliding", "conv.winograd")
 USED = [
     kernel
     for dtype in ("f32", "f16", "bf16")

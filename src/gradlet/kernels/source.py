@@ -12,7 +12,6 @@ from gradlet.ir.elements import ELEMENTS, Element
 from gradlet.kernels import catalogue
 from gradlet.kernels.access import Access
 from gradlet.kernels.catalogue import (
-    FAMILIES,
     Kernel,
     epilogues,
     families,
@@ -159,7 +158,7 @@ def _ladder(columns: int) -> list[int]:
 
 @cache
 def templates() -> jinja2.Environment:
-    return environment(sorted(FAMILIES.iterdir()))
+    return environment(sorted(catalogue.FAMILIES.iterdir()))
 
 
 def forget() -> None:
