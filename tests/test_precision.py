@@ -103,12 +103,12 @@ def test_everything_is_narrow_but_what_must_not_be(dtype: str) -> None:
     assert {graph.tensors[name].dtype for name in running} == {"f32"}
     # the result, and the two statistics of a batch
     assert casts(graph)["to_f32"] == 3
-    assert graph.dtypes["weights"] == (dtype,)
+    assert graph.dtypes["weights"] == [dtype]
 
 
 def test_mixed_keeps_the_weights_and_what_the_optimizer_knows() -> None:
     graph = graph_of("mixed", momentum=0.9)
-    assert graph.dtypes["weights"] == ("f32",)
+    assert graph.dtypes["weights"] == ["f32"]
     states = [t for t in graph.of_role("state") if t.element.is_float]
     assert {tensor.dtype for tensor in states} == {"f32"}
     made = {node.op: node for node in graph.nodes}

@@ -204,7 +204,7 @@ class Graph:
         return tuple(old for old, _ in self.updates if self.tensors[old].role == "param")
 
     @property
-    def dtypes(self) -> dict[str, tuple[str, ...]]:
+    def dtypes(self) -> dict[str, list[str]]:
         """The element types of what is trained, of what layers make, and of its gradients."""
         kinds = {
             "weights": [self.tensors[name] for name in self.trained],
@@ -212,7 +212,7 @@ class Graph:
             "gradients": self.of_role("gradient"),
         }
         return {
-            kind: tuple(sorted({t.dtype for t in tensors if t.element.is_float}))
+            kind: sorted({t.dtype for t in tensors if t.element.is_float})
             for kind, tensors in kinds.items()
         }
 
