@@ -123,7 +123,8 @@ def _held_folder(base: Path) -> Iterator[Path]:
 
 def _new_folder(base: Path) -> tuple[Path, int]:
     for _ in range(TRIES):
-        with suppress(FileNotFoundError):  # another process has cleaned up just now
+        # another one has cleaned up just now, perhaps between mkdir's attempt and its look at why
+        with suppress(FileNotFoundError, FileExistsError):
             _make_folder(base)
             folder = Path(tempfile.mkdtemp(dir=base, prefix=""))
             descriptor = os.open(folder, os.O_RDONLY)
